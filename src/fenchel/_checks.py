@@ -1,0 +1,158 @@
+"""Every check of a user's input, with its message: the argument, what it must be, and what came."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+HALF = (torch.bfloat16, torch.float16)
+DTYPES = frozenset((*HALF, torch.float32, torch.float64))
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def kind(value: object) -> str:
+    """What a value is, for a message."""
+    return type(value).__name__
+
+
+def dense_floats(name: str, value: Tensor) -> None:
+    """A dense tensor of one of the four floating-point types."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"`{name}` must be a torch.Tensor, got {kind(value)}.")
+    if value.layout is not torch.strided:
+        raise TypeError(
+            f"`{name}` must be a dense tensor, got layout {value.layout}; call `.to_dense()` first."
+        )
+    if value.dtype not in DTYPES:
+        raise TypeError(
+            f"`{name}` must be bfloat16, float16, float32 or float64, got {value.dtype}; "
+            "convert it, for example with `.float()`."
+        )
+
+
+def dimension(name: str, shape: torch.Size, dim: int) -> int:
+    """The nonnegative form of `dim`, which must exist and not be empty."""
+    if not isinstance(dim, Integral) or isinstance(dim, bool):
+        raise TypeError(f"`dim` must be an int, got {kind(dim)}.")
+    n = len(shape)
+    if n == 0:
+        raise ValueError(f"`{name}` must have at least one dimension, got a scalar.")
+    if not -n <= dim < n:
+        raise ValueError(f"`dim` must be in [{-n}, {n - 1}], got {dim}.")
+    dim = int(dim) % n
+    if shape[dim] == 0:
+        raise ValueError(
+            f"`{name}` must have at least one entry along `dim`, got shape {tuple(shape)}."
+        )
+    return dim
+
+
+def _values_can_be_read(value: Tensor) -> bool:
+    """Whether looking at the values costs no device synchronization and breaks no transform."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    return value.device.type == "cpu"
+
+
+def real(
+    name: str,
+    value: Any,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+) -> None:
+    """A finite number, or a floating-point tensor of such, within bounds."""
+    if isinstance(value, Tensor):
+        dense_floats(name, value)
+        if not _values_can_be_read(value):
+            return
+        bad = ~((value >= least) & (value > above) & (value <= most) & value.isfinite())
+        if not bad.any():
+            return
+        value = value[bad].flatten()[0].item()
+    elif isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"`{name}` must be a number or a torch.Tensor, got {kind(value)}.")
+    elif least <= float(value) <= most and float(value) > above and math.isfinite(value):
+        return
+    bounds = [
+        f"at least {least:g}" if least > -math.inf else "",
+        f"greater than {above:g}" if above > -math.inf else "",
+        f"at most {most:g}" if most < math.inf else "",
+    ]
+    raise ValueError(
+        f"`{name}` must be {' and '.join(b for b in bounds if b) or 'finite'}, got {value:g}."
+    )
+
+
+def number(name: str, value: Any, **bounds: float) -> None:
+    """A finite Python number within bounds."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"`{name}` must be a number, got {kind(value)}.")
+    real(name, value, **bounds)
+
+
+def per_row(name: str, value: Tensor, shape: torch.Size, dim: int) -> Tensor:
+    """`value` as one entry per row: of the rank of `shape`, with `dim` moved last and of size 1."""
+    rows = list(shape)
+    rows[dim] = 1
+    try:
+        value = value.broadcast_to(rows)
+    except RuntimeError:
+        raise ValueError(
+            f"`{name}` must broadcast to {tuple(rows)}, one entry per row of scores of shape "
+            f"{tuple(shape)}; got shape {tuple(value.shape)}."
+        ) from None
+    return value.movedim(dim, -1)
+
+
+def choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """One of a few words."""
+    if value not in choices:
+        raise ValueError(f"`{name}` must be one of {', '.join(choices)}, got {value!r}.")
+
+
+def subset_size(k: float | Tensor, d: int) -> None:
+    """A number of entries that a row of d can hold."""
+    try:
+        real("k", k, least=0, most=d)
+    except ValueError as error:
+        raise ValueError(f"{str(error)[:-1]} for rows of {d} entries.") from None
+
+
+def target(target: Tensor, scores: Tensor, dim: int, ignore_index: int) -> bool:
+    """Class indices (returns True) or distributions (returns False) that fit the scores."""
+    if not isinstance(target, Tensor):
+        raise TypeError(f"`target` must be a torch.Tensor, got {kind(target)}.")
+    if target.is_floating_point():
+        dense_floats("target", target)
+        if target.shape != scores.shape:
+            raise ValueError(
+                f"a floating-point `target` must have the scores' shape {tuple(scores.shape)}, "
+                f"got {tuple(target.shape)}; class indices must be integers."
+            )
+        return False
+    if target.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+        raise TypeError(
+            f"`target` must hold integer class indices or floating-point distributions, "
+            f"got {target.dtype}."
+        )
+    shape = (*scores.shape[:dim], *scores.shape[dim + 1 :])
+    if tuple(target.shape) != shape:
+        raise ValueError(
+            f"`target` must have shape {shape}, the scores' without `dim`, "
+            f"got {tuple(target.shape)}."
+        )
+    if _values_can_be_read(target):
+        classes = scores.shape[dim]
+        bad = ((target < 0) | (target >= classes)) & (target != ignore_index)
+        if bad.any():
+            raise ValueError(
+                f"`target` must be in [0, {classes - 1}] or equal `ignore_index` "
+                f"({ignore_index}), got {int(target[bad].flatten()[0])}."
+            )
+    return True

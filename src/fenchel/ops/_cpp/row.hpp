@@ -1,0 +1,139 @@
+// What every row kernel does first and last: look at the row, keep the entries that can matter,
+// and scatter the answer.
+#pragma once
+
+#include <memory>
+
+#include "simd.hpp"
+
+namespace fenchel {
+
+// The largest entry of a row, NaN if any entry is NaN, and the largest of each of its strided slices.
+template <class T>
+struct Peaks {
+  static constexpr int kWays = 4;
+  T top;
+  Vec<T> slice[kWays];
+};
+
+template <class T>
+FENCHEL_INLINE Peaks<T> peaks(const T* x, int64_t n) {
+  using Bits = VecInt<T>;
+  constexpr decltype(Bits{}[0]) kMagnitude = std::numeric_limits<decltype(Bits{}[0] + 0)>::max();
+  constexpr int kWays = Peaks<T>::kWays;
+  Peaks<T> peak;
+  Bits largest[kWays] = {};
+  for (auto& slice : peak.slice) slice = splat<T>(-kInf<T>);
+  auto look = [&](Vec<T> v, int way) {
+    peak.slice[way] = max<T>(v, peak.slice[way]);
+    Bits bits = (Bits)v & kMagnitude;
+    largest[way] = bits > largest[way] ? bits : largest[way];
+  };
+  int64_t i = 0;
+  for (; i + kWays * kLanes<T> <= n; i += kWays * kLanes<T>)
+    for (int way = 0; way < kWays; ++way) look(load<T>(x + i + way * kLanes<T>), way);
+  for (; i + kLanes<T> <= n; i += kLanes<T>) look(load<T>(x + i), 0);
+  if (i < n) look(load_tail<T>(x + i, n - i, -kInf<T>), 0);
+  auto larger = [](auto a, auto b) { return a > b ? a : b; };
+  auto over_slices = [&](const auto* p) {
+    return fold(larger(larger(p[0], p[1]), larger(p[2], p[3])), larger);
+  };
+  // NaN is the one magnitude above infinity's.
+  bool nan = over_slices(largest) > ((Bits)splat<T>(kInf<T>))[0];
+  peak.top = nan ? std::numeric_limits<T>::quiet_NaN() : over_slices(peak.slice);
+  return peak;
+}
+
+template <class T>
+FENCHEL_INLINE T maximum(const T* x, int64_t n) {
+  return peaks(x, n).top;
+}
+
+// Entries of a row that lie within `width` of its largest: their distance below it, and their place.
+template <class T>
+struct Candidates {
+  std::unique_ptr<T[]> distance;
+  std::unique_ptr<int32_t[]> index;
+  T* scratch;
+  int64_t count = 0;
+
+  // Distances and scratch lie half a page apart, modulo pages: a load of one would otherwise seem to
+  // the CPU to depend on the last stores to the other.
+  explicit Candidates(int64_t d) : index(new int32_t[padded<T>(d) + kLanes<T>]) {
+    constexpr int64_t kPage = 4096 / sizeof(T);
+    int64_t apart = (d + 2 * kLanes<T> + kPage / 2) / kPage * kPage + kPage / 2;
+    distance.reset(new T[2 * apart]);
+    scratch = distance.get() + apart;
+  }
+
+  void take(const T* x, int64_t d, T top, T width);
+};
+
+// Writes the distance and index of every entry with top − x < width; returns how many.
+template <class T>
+FENCHEL_INLINE int64_t collect(const T* x, int64_t d, T top, T width, T* distance, int32_t* index) {
+  int64_t n = 0, i = 0;
+  if constexpr (sizeof(T) == 4) {
+    VecInt<float> lane;
+    for (int k = 0; k < kLanes<float>; ++k) lane[k] = k;
+    constexpr int kGroup = 4;
+    for (; i + kGroup * kLanes<T> <= d; i += kGroup * kLanes<T>) {
+      Vec<T> delta[kGroup];
+      unsigned near[kGroup], any = 0;
+      for (int k = 0; k < kGroup; ++k) {
+        delta[k] = top - load<T>(x + i + k * kLanes<T>);
+        any |= near[k] = below(delta[k], splat<T>(width));
+      }
+      if (!any) continue;
+      for (int k = 0; k < kGroup; ++k) {
+        pack(distance + n, delta[k], near[k]);
+        pack(reinterpret_cast<float*>(index + n),
+             (Vec<float>)(lane + static_cast<int32_t>(i + k * kLanes<T>)), near[k]);
+        n += __builtin_popcount(near[k]);
+      }
+    }
+  }
+  for (; i < d; ++i) {
+    T delta = top - x[i];
+    distance[n] = delta;
+    index[n] = static_cast<int32_t>(i);
+    n += delta < width;
+  }
+  return n;
+}
+
+template <class T>
+inline void Candidates<T>::take(const T* x, int64_t d, T top, T width) {
+  count = collect(x, d, top, width, distance.get(), index.get());
+  for (int64_t i = count; i < padded<T>(count); ++i) distance[i] = 4 * width;  // out of reach
+}
+
+// Rows whose answer needs no solver. Returns whether the row was one of them.
+// NaN anywhere gives NaN; nothing but −inf gives zeros; +inf entries share the mass.
+template <class T>
+FENCHEL_INLINE bool settle(const T* x, T* y, int64_t d, T top) {
+  if (top > -kInf<T> && top < kInf<T>) return false;
+  T share = 0;
+  if (top == kInf<T>) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < d; ++i) count += x[i] == kInf<T>;
+    share = T(1) / static_cast<T>(count);
+  } else if (top != top) {
+    for (int64_t i = 0; i < d; ++i) y[i] = top;
+    return true;
+  }
+  for (int64_t i = 0; i < d; ++i) y[i] = x[i] == kInf<T> ? share : T(0);
+  return true;
+}
+
+template <class T>
+FENCHEL_INLINE void scatter(const T* values, const int32_t* index, int64_t count, T* y, int64_t d) {
+  if (count == d) {  // nothing was left out, so the order is the row's own
+    std::memcpy(y, values, static_cast<size_t>(d) * sizeof(T));
+    return;
+  }
+  std::memset(y, 0, static_cast<size_t>(d) * sizeof(T));
+  for (int64_t i = 0; i < count; ++i) y[index[i]] = values[i];
+}
+
+}  // namespace fenchel

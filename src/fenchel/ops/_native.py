@@ -1,0 +1,112 @@
+"""Finds and calls the C++ library: one per instruction set, behind a C ABI, through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+_FOLDER = Path(os.environ.get("FENCHEL_LIBRARY_DIR") or Path(__file__).parent)
+_SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
+_NAMES = {torch.float32: "f32", torch.float64: "f64"}
+LONGEST_ROW = 2**31 - 1
+"""Entries are numbered with 32 bits inside the library."""
+
+
+def _load() -> tuple[ctypes.CDLL | None, str]:
+    """The best library for this CPU, and a sentence about what was found."""
+    wanted = os.environ.get("FENCHEL_KERNELS", "fast")
+    if wanted not in ("fast", "reference"):
+        raise ValueError(f"`FENCHEL_KERNELS` must be fast or reference, got {wanted!r}.")
+    if wanted == "reference":
+        return None, "switched off by FENCHEL_KERNELS=reference; unset FENCHEL_KERNELS to use it"
+
+    def open_library(isa: str) -> ctypes.CDLL:
+        return ctypes.CDLL(str(_FOLDER / f"fenchel_native_{isa}{_SUFFIX}"))
+
+    isa = os.environ.get("FENCHEL_ISA", "")
+    try:
+        if not isa:
+            level = open_library("baseline").fenchel_x86_level()
+            isa = {3: "v3", 4: "v4"}.get(level, "baseline")
+        return open_library(isa), f"loaded, {isa} instruction set"
+    except OSError as error:
+        return None, (
+            "not found, the slower references are used; install a C++17 compiler and CMake, then "
+            f"reinstall fenchel ({error})"
+        )
+
+
+LIBRARY, STATUS = _load()
+
+
+class Kernel:
+    """One function of the library on contiguous rows (..., d) of float32 or float64.
+
+    Its C arguments are the rows, the parameters, the number of rows, d, and the results.
+
+    Args:
+        name: its name in the library, without `fenchel_` and the type.
+        inputs: how many tensors of rows it takes.
+        parameters: for each parameter "rows" (one value per row) or "number" (one in all).
+        results: how many pointers it writes to.
+    """
+
+    def __init__(
+        self, name: str, inputs: int = 1, parameters: tuple[str, ...] = (), results: int = 1
+    ) -> None:
+        self._inputs, self._parameters = inputs, parameters
+        self._functions = {}
+        if LIBRARY is None:
+            return
+        pointer, integer = ctypes.c_void_p, ctypes.c_int64
+        types: list[type] = [pointer] * inputs
+        for word in parameters:
+            types += [pointer, integer] if word == "rows" else [ctypes.c_double]
+        types += [integer, integer, *[pointer] * results, ctypes.c_int]
+        for dtype, suffix in _NAMES.items():
+            function = LIBRARY[f"fenchel_{name}_{suffix}"]
+            function.argtypes, function.restype = types, ctypes.c_int
+            self._functions[dtype] = function
+
+    def write(self, arguments: tuple, *results: Tensor | None) -> None:
+        """Runs the function on rows and parameter into results, of which some may be None."""
+        rows = [tensor.contiguous() for tensor in arguments[: self._inputs]]
+        words, owners = [], []
+        for word, value in zip(self._parameters, arguments[self._inputs :], strict=True):
+            if word == "rows":
+                owner, address, step = _row_values(value, rows[0])
+                owners.append(owner)
+                words += [address, step]
+            else:
+                words.append(value)
+        d = rows[0].shape[-1]
+        failed = self._functions[rows[0].dtype](
+            *[tensor.data_ptr() for tensor in rows],
+            *words,
+            rows[0].numel() // d,
+            d,
+            *[None if result is None else result.data_ptr() for result in results],
+            torch.get_num_threads(),
+        )
+        if failed:
+            raise MemoryError("the native library could not allocate its working memory.")
+
+    def __call__(self, rows: Tensor, *arguments: Tensor | float) -> Tensor:
+        """The result for rows and parameters, in a new tensor like the rows."""
+        out = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
+        self.write((rows, *arguments), out)
+        return out
+
+
+def _row_values(value: float | Tensor, rows: Tensor) -> tuple[object, int, int]:
+    """A parameter as (owner, address, step) of doubles: one for all rows, or one for each."""
+    if isinstance(value, Tensor):
+        values = value.broadcast_to((*rows.shape[:-1], 1)).to(torch.float64).contiguous()
+        return values, values.data_ptr(), 1
+    single = ctypes.c_double(value)
+    return single, ctypes.addressof(single), 0

@@ -1,0 +1,189 @@
+// α-entmax: y_i = [s − (α−1)Δ_i]₊^(1/(α−1)), Δ_i the distance below the largest score, with the one
+// unknown s set so that y sums to one. Only entries with (α−1)Δ < 1 can be in the support.
+#include "threshold.hpp"
+
+namespace fenchel {
+namespace {
+
+template <class T>
+FENCHEL_INLINE Root softmax_row(const T* x, T* y, int64_t d, T top) {
+  double total = 0, weighted = 0;
+  for (int64_t start = 0; start < d; start += kBlock) {
+    int64_t n = d - start < kBlock ? d - start : kBlock;
+    Vec<T> mass = {}, moment = {};
+    each_vector<T>(x + start, n, -kInf<T>, [&](Vec<T> v, int64_t i, int64_t count) {
+      Vec<T> t = v - top;
+      Vec<T> e = exp<T>(t);
+      mass += e;
+      moment += e > T(0) ? e * t : Vec<T>{};
+      store_some<T>(y + start + i, e, count);
+    });
+    total += sum<T>(mass);
+    weighted -= sum<T>(moment);
+  }
+  T scale = static_cast<T>(1 / total);
+  each_vector<T>(y, d, T(0), [&](Vec<T> v, int64_t i, int64_t count) {
+    store_some<T>(y + i, v * scale, count);
+  });
+  return {std::log(total), weighted / total};
+}
+
+template <class T>
+FENCHEL_INLINE Root sparse_row(const T* x, T* y, int64_t d, double alpha, const Peaks<T>& peak,
+                               Candidates<T>& near) {
+  double r = 1 / (alpha - 1), s = upper_root(peak, alpha - 1, r);
+  near.take(x, d, peak.top, static_cast<T>(s * r));
+  Root solved;
+  if (alpha == 2)
+    solved = linear_root(near, s);
+  else if (alpha == 1.5)
+    solved = quadratic_root(near, s);
+  else
+    solved = precise_power_root(near, alpha - 1, r, r, s);
+  scatter(near.distance.get(), near.index.get(), near.count, y, d);
+  return solved;
+}
+
+template <class T>
+FENCHEL_INLINE void entmax_rows(const T* scores, const double* alphas, int64_t alpha_step,
+                                int64_t first, int64_t last, int64_t d, T* out, T* maxima) {
+  Candidates<T> near(d);
+  for (int64_t row = first; row < last; ++row) {
+    const T* x = scores + row * d;
+    T* y = out + row * d;
+    double alpha = alphas[row * alpha_step];
+    Peaks<T> peak = peaks(x, d);
+    if (settle(x, y, d, peak.top)) {
+      if (maxima) maxima[row] = peak.top;
+      continue;
+    }
+    Root solved = alpha == 1 ? softmax_row(x, y, d, peak.top)
+                             : sparse_row(x, y, d, alpha, peak, near);
+    if (maxima)
+      maxima[row] = static_cast<T>(
+          peak.top + (solved.peak_loss - (alpha - 1) * solved.mean_distance) / alpha);
+  }
+}
+
+// s = y^(2−α) on the support: the diagonal of the Jacobian before it is centred.
+template <class T>
+FENCHEL_INLINE Vec<T> curvature(Vec<T> y, T power) {
+  if (power == 1) return y;
+  if (power == T(0.5)) return sqrt<T>(y);
+  Vec<T> one = splat<T>(1);
+  if (power == 0) return y > 0 ? one : Vec<T>{};
+  return fenchel::power<T>(y, power);
+}
+
+// The mean of v weighted by s(i), which also stores what it needs again, over vectors i of n entries.
+template <class T, class F>
+FENCHEL_INLINE T weighted_mean(const T* v, int64_t n, F s) {
+  double mass = 0, moment = 0;
+  for (int64_t start = 0; start < n; start += kBlock) {
+    int64_t stop = n - start < kBlock ? n : start + kBlock, i = start;
+    Vec<T> m0[2] = {}, m1[2] = {};
+    auto add = [&](Vec<T> weight, Vec<T> at, int way) {
+      m0[way] += weight;
+      m1[way] += weight > 0 ? weight * at : Vec<T>{};
+    };
+    for (; i + 2 * kLanes<T> <= stop; i += 2 * kLanes<T>)
+      for (int way = 0; way < 2; ++way) {
+        int64_t j = i + way * kLanes<T>;
+        add(s(j, kLanes<T>), load<T>(v + j), way);
+      }
+    for (; i < stop; i += kLanes<T>) {
+      int64_t count = stop - i < kLanes<T> ? stop - i : kLanes<T>;
+      add(s(i, count), load_some<T>(v + i, count), 0);
+    }
+    mass += sum<T>(m0[0] + m0[1]);
+    moment += sum<T>(m1[0] + m1[1]);
+  }
+  return mass > 0 ? static_cast<T>(moment / mass) : T(0);
+}
+
+// out = (diag(s) − s sᵀ/Σs) v, vector by vector
+template <class T>
+FENCHEL_INLINE void dense_jvp(const T* y, const T* v, int64_t d, T power, T* out) {
+  const T* s = power == 1 ? y : out;
+  auto given = [&](int64_t i, int64_t count) { return load_some<T>(y + i, count); };
+  auto raised = [&](int64_t i, int64_t count) {
+    Vec<T> weight = curvature<T>(given(i, count), power);
+    store_some<T>(out + i, weight, count);
+    return weight;
+  };
+  T mean = power == 1 ? weighted_mean(v, d, given) : weighted_mean(v, d, raised);
+  each_vector<T>(v, d, T(0), [&](Vec<T> w, int64_t i, int64_t count) {
+    Vec<T> weight = load_some<T>(s + i, count);
+    store_some<T>(out + i, weight > 0 ? weight * (w - mean) : weight, count);
+  });
+}
+
+// The same on the support alone, whose −y are the distances below zero.
+template <class T>
+FENCHEL_INLINE void sparse_jvp(Candidates<T>& support, const T* v, int64_t d, T power, T* out) {
+  T *s = support.distance.get(), *w = support.scratch;
+  for (int64_t i = 0; i < support.count; ++i) w[i] = v[support.index[i]];
+  T mean = weighted_mean(w, support.count, [&](int64_t i, int64_t) {
+    Vec<T> weight = curvature<T>(-load<T>(s + i), power);
+    store<T>(s + i, weight);
+    return weight;
+  });
+  std::memset(out, 0, static_cast<size_t>(d) * sizeof(T));
+  for (int64_t i = 0; i < support.count; ++i) out[support.index[i]] = s[i] * (w[i] - mean);
+}
+
+template <class T>
+FENCHEL_INLINE void jvp_rows(const T* ys, const T* vs, const double* alphas, int64_t alpha_step,
+                             int64_t first, int64_t last, int64_t d, T* outs) {
+  Candidates<T> support(d);
+  for (int64_t row = first; row < last; ++row) {
+    const T *y = ys + row * d, *v = vs + row * d;
+    T* out = outs + row * d;
+    T power = static_cast<T>(2 - alphas[row * alpha_step]);
+    if (power != 1) support.take(y, d, T(0), T(0));
+    if (power == 1 || 2 * support.count > d)
+      dense_jvp(y, v, d, power, out);
+    else
+      sparse_jvp(support, v, d, power, out);
+  }
+}
+
+template <class T>
+int entmax(const T* scores, const double* alphas, int64_t alpha_step, int64_t rows, int64_t d,
+           T* y, T* maxima, int threads) {
+  return parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
+    entmax_rows(scores, alphas, alpha_step, first, last, d, y, maxima);
+  });
+}
+
+template <class T>
+int jvp(const T* y, const T* v, const double* alphas, int64_t alpha_step, int64_t rows, int64_t d,
+        T* out, int threads) {
+  return parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
+    jvp_rows(y, v, alphas, alpha_step, first, last, d, out);
+  });
+}
+
+}  // namespace
+}  // namespace fenchel
+
+// alphas: one value for all rows (alpha_step 0) or one per row (alpha_step 1). maxima may be null.
+FENCHEL_API int fenchel_entmax_f32(const float* scores, const double* alphas, int64_t alpha_step,
+                                   int64_t rows, int64_t d, float* y, float* maxima, int threads) {
+  return fenchel::entmax(scores, alphas, alpha_step, rows, d, y, maxima, threads);
+}
+FENCHEL_API int fenchel_entmax_f64(const double* scores, const double* alphas, int64_t alpha_step,
+                                   int64_t rows, int64_t d, double* y, double* maxima,
+                                   int threads) {
+  return fenchel::entmax(scores, alphas, alpha_step, rows, d, y, maxima, threads);
+}
+FENCHEL_API int fenchel_entmax_jvp_f32(const float* y, const float* v, const double* alphas,
+                                       int64_t alpha_step, int64_t rows, int64_t d, float* out,
+                                       int threads) {
+  return fenchel::jvp(y, v, alphas, alpha_step, rows, d, out, threads);
+}
+FENCHEL_API int fenchel_entmax_jvp_f64(const double* y, const double* v, const double* alphas,
+                                       int64_t alpha_step, int64_t rows, int64_t d, double* out,
+                                       int threads) {
+  return fenchel::jvp(y, v, alphas, alpha_step, rows, d, out, threads);
+}

@@ -1,0 +1,102 @@
+"""α-entmax in plain PyTorch: the truth in every test and the fallback on every device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .._roots import bracketed_root, settle
+
+
+def _sorted_threshold(top: Tensor, alpha: float) -> Tensor:
+    """The threshold τ at α = 2 or 1.5 from scores (..., d), already scaled and at most 0."""
+    ordered = top.sort(dim=-1, descending=True).values
+    ordered = ordered.clamp(min=-4.0)  # far out of reach, and finite
+    count = torch.arange(1, top.shape[-1] + 1, dtype=top.dtype, device=top.device)
+    mean = ordered.cumsum(-1) / count
+    if alpha == 2.0:
+        tau = mean - 1 / count
+    else:
+        scatter = (ordered**2).cumsum(-1) - count * mean**2
+        tau = mean - ((1 - scatter).clamp(min=0) / count).sqrt()
+    size = (tau < ordered).to(torch.int64).cumprod(-1).sum(-1, keepdim=True)
+    return tau.gather(-1, size - 1)
+
+
+def _log_powers(scores: Tensor, epsilon: Tensor, scale: Tensor) -> Tensor:
+    """log of [1 + ε·scale·scores]₊^(1/ε), which is scale·scores at ε = 0."""
+    x = scale * scores
+    inner = (epsilon * x).clamp(min=-1.0)
+    small = torch.where(epsilon > 0, epsilon, 1.0)
+    return torch.where(epsilon > 0, torch.log1p(inner) / small, x)
+
+
+def _solve(top: Tensor, alpha: Tensor) -> Tensor:
+    """Any α ≥ 1, in the unknown L = −log y_max, which lies in [0, log d]."""
+    epsilon = alpha - 1
+
+    def weights(level: Tensor) -> Tensor:
+        return _log_powers(top, epsilon, torch.exp(epsilon * level)).exp()
+
+    def excess(level: Tensor) -> Tensor:
+        return weights(level).sum(-1, keepdim=True).log() - level
+
+    low = torch.zeros_like(top[..., :1])
+    high = low + torch.log(torch.tensor(float(top.shape[-1]), dtype=top.dtype))
+    y = weights(bracketed_root(excess, low, high))
+    return y / y.sum(-1, keepdim=True)
+
+
+def entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
+    """argmax over the simplex of <scores, y> − Ω(y), Ω the negative Tsallis entropy.
+
+    Args:
+        scores: (..., d).
+        alpha: at least 1; a tensor holds one per row, (..., 1).
+    Returns:
+        (..., d). Sorting at α = 2 and 1.5, softmax at 1, a bracketed root otherwise.
+    """
+
+    def inside(top: Tensor) -> Tensor:
+        if not isinstance(alpha, Tensor):
+            if alpha == 1.0:
+                return torch.softmax(top, -1)
+            if alpha in (1.5, 2.0):
+                x = top * (alpha - 1)
+                return (x - _sorted_threshold(x, alpha)).clamp(min=0) ** (1 / (alpha - 1))
+        return _solve(top, torch.as_tensor(alpha, dtype=top.dtype, device=top.device))
+
+    return settle(scores, inside)
+
+
+def entmax_max(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
+    """max_Ω(scores), shape (...), and where it is attained, (..., d)."""
+    y = entmax(scores, alpha)
+    top = scores.amax(-1)
+    support = y > 0
+    distance = torch.where(support, y * (top.unsqueeze(-1) - scores), 0.0).sum(-1)
+    peak = y.amax(-1)
+    if isinstance(alpha, Tensor):
+        epsilon = alpha.squeeze(-1) - 1
+        loss = torch.where(
+            epsilon > 0,
+            -torch.expm1(epsilon * peak.log()) / torch.where(epsilon > 0, epsilon, 1.0),
+            -peak.log(),
+        )
+    else:
+        epsilon = alpha - 1
+        loss = -peak.log() if epsilon == 0 else -torch.expm1(epsilon * peak.log()) / epsilon
+    value = top + (loss - epsilon * distance) / (1 + epsilon)
+    return torch.where(top.isinf(), top, value), y
+
+
+def entmax_jvp(y: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
+    """(diag(s) − s sᵀ/Σs) v with s = y^(2−α) on the support, in differentiable operations."""
+    if not isinstance(alpha, Tensor) and alpha == 1.0:
+        s = y
+    else:
+        support = y > 0
+        s = torch.where(support, torch.where(support, y, 1.0) ** (2.0 - alpha), 0.0)
+    mass = s.sum(-1, keepdim=True)
+    mean = (s * v).sum(-1, keepdim=True) / torch.where(mass > 0, mass, 1.0)
+    return s * (v - mean)

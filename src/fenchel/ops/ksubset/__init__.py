@@ -1,0 +1,19 @@
+"""k-subset mappings: entries in [0, 1] that sum to k, and the Jacobian times a vector."""
+
+from torch import Tensor
+
+from .._native import Kernel
+from .._operator import declare
+from . import reference
+
+_kernels = {
+    "reference": reference.ksubset,
+    "native": Kernel("ksubset", parameters=("rows", "number")),
+}
+_scalar = declare("ksubset(Tensor scores, float k, float alpha) -> Tensor", **_kernels)
+_tensor = declare("ksubset.Tensor(Tensor scores, Tensor k, float alpha) -> Tensor", **_kernels)
+
+
+def ksubset(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
+    """The mapping for k the same in all rows, or a tensor (..., 1)."""
+    return (_tensor if isinstance(k, Tensor) else _scalar)(scores, k, alpha)

@@ -1,0 +1,97 @@
+// k-subset mappings: y_i = min(1, [1 + ε(x_i − t)]₊^(1/ε)), ε = α − 1, with t such that Σy = k.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+
+#include "row.hpp"
+
+namespace fenchel {
+namespace {
+
+// The entry `below` the threshold t at which it would reach one.
+inline double capped(double below, double epsilon) {
+  if (below <= 0) return 1;
+  if (epsilon == 0) return std::exp(-below);
+  double u = 1 - epsilon * below;
+  if (u <= 0) return 0;
+  return epsilon == 1 ? u : epsilon == 0.5 ? u * u : std::pow(u, 1 / epsilon);
+}
+
+// The t with Σy = k, 0 < k < n, as a base and what t lies above it: a score's distance from the base is
+// exact, t's own last place is not. With m = ⌈k⌉, the m-th largest score is that base, since m entries
+// there are one; at most m − 1 others reach one, which bounds t from above. Newton in this bracket.
+struct Threshold {
+  double base, above;
+};
+
+inline Threshold solve(double* x, int64_t n, double k, double epsilon) {
+  double m = std::ceil(k);
+  double* place = x + static_cast<int64_t>(m) - 1;
+  std::nth_element(x, place, x + n, std::greater<double>());
+  double base = *place, share = (k - m + 1) / (static_cast<double>(n) - m + 1);
+  double low = 0, high = epsilon == 0 ? -std::log(share) : (1 - std::pow(share, epsilon)) / epsilon;
+  double t = high / 2;
+  for (int pass = 0; pass < 200; ++pass) {
+    double total = 0, rounded = 0, slope = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      double y = capped(t - (x[i] - base), epsilon), term = y - rounded, next = total + term;
+      rounded = (next - total) - term;
+      total = next;
+      if (y > 0 && y < 1) slope += epsilon == 1 ? 1 : std::pow(y, 1 - epsilon);
+    }
+    (total > k ? low : high) = t;
+    double next = t + (total - k) / slope;
+    if (!(next > low && next < high)) next = low + (high - low) / 2;
+    if (next == t || next == low || next == high) return {base, next};
+    t = next;
+  }
+  return {base, t};
+}
+
+template <class T>
+void ksubset_row(const T* x, T* y, int64_t d, double k, double epsilon, double* kept) {
+  int64_t n = 0, certain = 0;
+  for (int64_t i = 0; i < d; ++i) {
+    if (x[i] != x[i]) {
+      for (int64_t j = 0; j < d; ++j) y[j] = x[i];
+      return;
+    }
+    certain += x[i] == kInf<T>;
+    if (x[i] > -kInf<T> && x[i] < kInf<T>) kept[n++] = x[i];
+  }
+  double rest = k - static_cast<double>(certain);
+  bool solvable = rest > 0 && rest < static_cast<double>(n);
+  Threshold t = solvable ? solve(kept, n, rest, epsilon) : Threshold{0, 0};
+  T sure = static_cast<T>(certain && rest < 0 ? k / static_cast<double>(certain) : 1);
+  for (int64_t i = 0; i < d; ++i) {
+    if (x[i] == kInf<T>)
+      y[i] = sure;
+    else if (x[i] == -kInf<T> || rest <= 0)
+      y[i] = 0;
+    else
+      y[i] = solvable ? static_cast<T>(capped(t.above - (x[i] - t.base), epsilon)) : T(1);
+  }
+}
+
+template <class T>
+int ksubset(const T* scores, const double* ks, int64_t k_step, double alpha, int64_t rows,
+            int64_t d, T* y, int threads) {
+  return parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
+    std::unique_ptr<double[]> kept(new double[d]);
+    for (int64_t row = first; row < last; ++row)
+      ksubset_row(scores + row * d, y + row * d, d, ks[row * k_step], alpha - 1, kept.get());
+  });
+}
+
+}  // namespace
+}  // namespace fenchel
+
+FENCHEL_API int fenchel_ksubset_f32(const float* scores, const double* k, int64_t k_step,
+                                    double alpha, int64_t rows, int64_t d, float* y, int threads) {
+  return fenchel::ksubset(scores, k, k_step, alpha, rows, d, y, threads);
+}
+FENCHEL_API int fenchel_ksubset_f64(const double* scores, const double* k, int64_t k_step,
+                                    double alpha, int64_t rows, int64_t d, double* y, int threads) {
+  return fenchel::ksubset(scores, k, k_step, alpha, rows, d, y, threads);
+}

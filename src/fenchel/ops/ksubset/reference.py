@@ -1,0 +1,65 @@
+"""k-subset mappings in plain PyTorch: entries in [0, 1] that sum to k."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .._roots import bracketed_root
+
+
+def _capped(below: Tensor, alpha: float) -> Tensor:
+    """The entry whose score lies `below` the threshold at which it would reach one."""
+    below = below.clamp(min=0)
+    if alpha == 1.0:
+        return torch.exp(-below)
+    return (1 - (alpha - 1) * below).clamp(min=0) ** (1 / (alpha - 1))
+
+
+def ksubset(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
+    """argmax over y in [0, 1]^d, Σy = k, of <scores, y> − Ω(y), Ω the negative Tsallis entropy.
+
+    The solution is y = min(1, [1 + (α−1)(scores − t)]₊^(1/(α−1))), with t such that Σy = k.
+
+    Args:
+        scores: (..., d).
+        k: between 0 and d; a tensor holds one per row, (..., 1).
+        alpha: at least 1; 2 gives Ω = ½‖y‖² up to a constant.
+    Returns:
+        (..., d). Rows with fewer than k finite entries give one to each of these.
+    """
+    k = torch.as_tensor(k, dtype=scores.dtype, device=scores.device)
+    k = k.broadcast_to((*scores.shape[:-1], 1))
+    certain = scores == torch.inf
+    rest = k - certain.sum(-1, keepdim=True)
+    free = (scores > -torch.inf) & ~certain
+    room = free.sum(-1, keepdim=True)
+    solvable = (rest > 0) & (rest < room)
+    x = torch.where(free & solvable, scores, 0.0)
+    target = torch.where(solvable, rest, 0.5)
+    mask = torch.where(solvable, free, torch.ones_like(free))
+    # With m = ⌈k⌉, the m-th largest score bounds t from below: m entries there are one. At most
+    # m − 1 others reach one, so it bounds t from above too.
+    m = target.ceil()
+    ordered = torch.where(mask, x, -torch.inf).sort(-1, descending=True).values
+    base = ordered.gather(-1, m.to(torch.int64) - 1)
+    share = (target - m + 1) / (mask.sum(-1, keepdim=True) - m + 1)
+    reach = -share.log() if alpha == 1.0 else (1 - share ** (alpha - 1)) / (alpha - 1)
+
+    def entries(t: Tensor) -> Tensor:  # t counts from the base
+        return torch.where(mask, _capped(t - (x - base), alpha), 0.0)
+
+    low = torch.zeros_like(base)
+    t = bracketed_root(lambda t: entries(t).sum(-1, keepdim=True) - target, low, low + reach)
+    y = torch.where(solvable, entries(t), (free & (rest > 0)).to(x.dtype))
+    y = torch.where(certain, (k / certain.sum(-1, keepdim=True).clamp(min=1)).clamp(max=1.0), y)
+    return torch.where(scores.isnan().any(-1, keepdim=True), torch.nan, y)
+
+
+def ksubset_jvp(y: Tensor, v: Tensor, alpha: float) -> Tensor:
+    """(diag(s) − s sᵀ/Σs) v with s = y^(2−α) where 0 < y < 1, in differentiable operations."""
+    free = (y > 0) & (y < 1)
+    s = torch.where(free, torch.where(free, y, 1.0) ** (2.0 - alpha), 0.0)
+    mass = s.sum(-1, keepdim=True)
+    mean = (s * v).sum(-1, keepdim=True) / torch.where(mass > 0, mass, 1.0)
+    return s * (v - mean)

@@ -1,0 +1,28 @@
+"""Mappings regularized by a norm (normmax) or half its square (pnormmax), and their Jacobians."""
+
+from .._native import Kernel
+from .._operator import declare, declare_with
+from . import reference
+
+normmax = declare_with(
+    "alpha",
+    "normmax(Tensor scores",
+    reference=reference.normmax,
+    native=Kernel("normmax", parameters=("rows",)),
+)
+normmax_jvp = declare_with(
+    "alpha",
+    "normmax_jvp(Tensor y, Tensor v",
+    reference=reference.normmax_jvp,
+    native=Kernel("normmax_jvp", inputs=2, parameters=("rows",)),
+)
+pnormmax = declare(
+    "pnormmax(Tensor scores, float p) -> Tensor",
+    reference=reference.pnormmax,
+    native=Kernel("pnormmax", parameters=("rows",)),
+)
+pnormmax_jvp = declare(
+    "pnormmax_jvp(Tensor y, Tensor v, float p) -> Tensor",
+    reference=reference.pnormmax_jvp,
+    native=Kernel("pnormmax_jvp", inputs=2, parameters=("rows",)),
+)

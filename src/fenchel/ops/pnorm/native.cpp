@@ -1,0 +1,109 @@
+// Mappings regularized by a norm: y ∝ u^(q−1), u = [s − Δ]₊, Δ the distance below the largest score
+// and q the dual exponent, 1/p + 1/q = 1. Only entries with Δ < 1 can be in the support.
+#include "threshold.hpp"
+
+namespace fenchel {
+namespace {
+
+// Σ u^(q−1) = ‖u‖_q^(q−2), in the unknown x = −log s, which lies in [0, (2/q) log n].
+template <class T>
+FENCHEL_INLINE void squared_root(Candidates<T>& near, double q) {
+  double high = 2 / q * std::log(static_cast<double>(near.count));
+  double tolerance = sizeof(T) == 4 ? 3e-5 : 1e-8;
+  double root = bracketed_root(0, 0, high, tolerance, [&](double x, double& step) {
+    PowerSums v = power_sums<T>(near, static_cast<T>(std::exp(x)), static_cast<T>(q - 1));
+    double f = std::log(v.at) - (q - 2) / q * std::log(v.above) - x;
+    step = f / ((q - 1) * v.below / v.at - (q - 2) * v.at / v.above);
+    return f;
+  });
+  write_powers<T>(near, static_cast<T>(std::exp(root)), static_cast<T>(q - 1));
+}
+
+template <class T>
+int solve(const T* scores, const double* ps, int64_t p_step, bool squared, int64_t rows, int64_t d,
+          T* out, int threads) {
+  return parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
+    Candidates<T> near(d);
+    for (int64_t row = first; row < last; ++row) {
+      const T* x = scores + row * d;
+      T* y = out + row * d;
+      T top = maximum(x, d);
+      if (settle(x, y, d, top)) continue;
+      near.take(x, d, top, T(1));
+      double p = ps[row * p_step], q = p / (p - 1);
+      if (!squared)
+        precise_power_root(near, 1, q, q - 1);
+      else if (p == 2)
+        linear_root(near);
+      else
+        squared_root(near, q);
+      scatter(near.distance.get(), near.index.get(), near.count, y, d);
+    }
+  });
+}
+
+// out = a s (v − shift) − b y with s = y^(2−p): both Jacobians have this form.
+template <class T>
+int jvp(const T* ys, const T* vs, const double* ps, int64_t p_step, bool squared, int64_t rows,
+        int64_t d, T* outs, int threads) {
+  return parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      const T *y = ys + row * d, *v = vs + row * d;
+      T* out = outs + row * d;
+      double p = ps[row * p_step];
+      double mass = 0, moment = 0, along = 0, power = 0;
+      for (int64_t start = 0; start < d; start += kBlock) {
+        int64_t n = d - start < kBlock ? d - start : kBlock;
+        Vec<T> m0 = {}, m1 = {}, m2 = {}, m3 = {};
+        each_vector<T>(y + start, n, T(0), [&](Vec<T> at, int64_t i, int64_t count) {
+          Vec<T> w = load_some<T>(v + start + i, count);
+          w = at > 0 ? w : Vec<T>{};
+          Vec<T> s = fenchel::power<T>(at, static_cast<T>(2 - p));
+          m0 += s;
+          m1 += s * w;
+          m2 += at * w;
+          m3 += at * at / (at > 0 ? s : splat<T>(1));
+          store_some<T>(out + start + i, s, count);
+        });
+        mass += sum<T>(m0);
+        moment += sum<T>(m1);
+        along += sum<T>(m2);
+        power += sum<T>(m3);
+      }
+      double norm = std::pow(power, 1 / p), a, b, shift;
+      if (squared) {
+        a = std::pow(norm, p - 2) / (p - 1);
+        double bend = (2 - p) / (p - 1) / (norm * norm);
+        shift = (a * moment - bend * along) / (a * mass - bend);
+        b = bend * (along - shift);
+      } else {
+        a = std::pow(norm, p - 1) / (p - 1);
+        shift = along;
+        b = a * (moment - shift * mass);
+      }
+      T scale = static_cast<T>(a), mean = static_cast<T>(shift), back = static_cast<T>(b);
+      each_vector<T>(y, d, T(0), [&](Vec<T> at, int64_t i, int64_t count) {
+        Vec<T> w = load_some<T>(v + i, count), s = load_some<T>(out + i, count);
+        store_some<T>(out + i, at > 0 ? scale * s * (w - mean) - back * at : Vec<T>{}, count);
+      });
+    }
+  });
+}
+
+}  // namespace
+}  // namespace fenchel
+
+#define FENCHEL_NORM(name, squared, suffix, T)                                                     \
+  FENCHEL_API int fenchel_##name##_##suffix(const T* scores, const double* p, int64_t p_step,      \
+                                            int64_t rows, int64_t d, T* y, int threads) {          \
+    return fenchel::solve(scores, p, p_step, squared, rows, d, y, threads);                        \
+  }                                                                                                \
+  FENCHEL_API int fenchel_##name##_jvp_##suffix(const T* y, const T* v, const double* p,           \
+                                                int64_t p_step, int64_t rows, int64_t d, T* out,   \
+                                                int threads) {                                     \
+    return fenchel::jvp(y, v, p, p_step, squared, rows, d, out, threads);                          \
+  }
+FENCHEL_NORM(normmax, false, f32, float)
+FENCHEL_NORM(normmax, false, f64, double)
+FENCHEL_NORM(pnormmax, true, f32, float)
+FENCHEL_NORM(pnormmax, true, f64, double)

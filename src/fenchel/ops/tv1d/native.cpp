@@ -1,0 +1,269 @@
+// fusedmax: y = [z − τ]₊ with z = argmin ½|z − x|² + λ Σ |z_{i+1} − z_i|, and τ such that y sums to one.
+//
+// The set {z > t} maximises Σ_{i∈E} (x_i − t) − λ ∂E over subsets E of the chain, ∂E the number of
+// its borders, and shrinks as t grows. So τ = max over E of (Σ_E x − λ ∂E − 1) / |E|, attained by the
+// support: every level set gives a lower bound of τ, and entries outside it never come back. They
+// stay only as walls, one for each gap, and the chain closes in on the support.
+#include <utility>
+
+#include "places.hpp"
+#include "row.hpp"
+
+namespace fenchel {
+namespace {
+
+// What is left of a row: entries in order, relative to the largest, and walls of −∞ in the gaps.
+struct Chain {
+  std::unique_ptr<double[]> value;
+  std::unique_ptr<int32_t[]> place;
+  int64_t length = 0;
+
+  explicit Chain(int64_t d) : value(new double[d]), place(new int32_t[d]) {}
+
+  bool is_wall(int64_t i) const { return value[i] == -kInf<double>; }
+
+  void put(int64_t i, double v, int32_t p) {
+    value[i] = v;
+    place[i] = p;
+  }
+};
+
+// The chain of the entries above the cut. Entries of −∞ are deleted: alone they make no wall.
+template <class T>
+FENCHEL_INLINE void gather(const T* x, int64_t d, T top, T cut, int32_t* near, Chain& chain) {
+  int64_t count = places_above(x, d, cut, near), length = 0, next = 0;
+  auto wall_before = [&](int64_t stop) {
+    while (next < stop && x[next] == -kInf<T>) ++next;
+    if (next < stop) chain.put(length++, -kInf<double>, 0);
+  };
+  for (int64_t j = 0; j < count; ++j) {
+    wall_before(near[j]);
+    next = near[j] + 1;
+    chain.put(length++, static_cast<double>(x[near[j]]) - static_cast<double>(top), near[j]);
+  }
+  wall_before(d);
+  chain.length = length;
+}
+
+// Keeps the least maximiser of Σ_E (x − t) − λ ∂E. With m the gain of having entry i in E over not
+// having it, given what came before: m > λ puts it in, m ≤ −λ leaves it out, whatever follows; in
+// between it does as its successor does, so it is written and waits.
+FENCHEL_INLINE void level_set(const Chain& chain, double lam, double t, Chain& kept) {
+  double gain = 0;
+  int64_t sure = 0, length = 0;
+  for (int64_t i = 0; i < chain.length; ++i) {
+    double carried = gain < -lam ? -lam : gain;
+    gain = (carried > lam ? lam : carried) + (chain.value[i] - t);
+    bool out = gain <= -lam;
+    length = out ? sure : length;
+    kept.put(length, out ? -kInf<double> : chain.value[i], chain.place[i]);
+    ++length;
+    sure = gain > lam ? length : sure;
+  }
+  if (sure < length && gain <= 0) {
+    kept.put(sure, -kInf<double>, 0);
+    length = sure + 1;
+  }
+  kept.length = length;
+}
+
+struct Extent {
+  double count, sum, borders;
+};
+
+FENCHEL_INLINE Extent measure(const Chain& chain) {
+  Vec<double> count = {}, total = {};
+  each_vector<double>(chain.value.get(), chain.length, -kInf<double>,
+                      [&](Vec<double> v, int64_t, int64_t) {
+                        count += v > -kInf<double> ? splat<double>(1) : Vec<double>{};
+                        total += v > -kInf<double> ? v : Vec<double>{};
+                      });
+  double entries = sum<double>(count), walls = static_cast<double>(chain.length) - entries;
+  int ends = chain.is_wall(0) + chain.is_wall(chain.length - 1);
+  return {entries, sum<double>(total), 2 * walls - ends};
+}
+
+// Right of the point `at` the derivative of the message gains slope · z − offset.
+struct Knot {
+  double at, slope, offset;
+};
+
+// The proximal operator of λ Σ |z_{i+1} − z_i| by dynamic programming. The derivative of the cost of
+// the first k entries as a function of z_k is piecewise linear; passing it on clamps it to [−λ, λ],
+// which cuts knots off its two ends and adds one to each. Two knots per entry: linear time.
+struct Prox {
+  std::unique_ptr<Knot[]> knots;
+  std::unique_ptr<double[]> low, high;
+
+  explicit Prox(int64_t d) : knots(new Knot[2 * d]), low(new double[d]), high(new double[d]) {}
+
+  void operator()(double* x, int64_t n, double lam) {
+    if (flat(x, n, lam)) return;
+    Knot *first = knots.get() + n, *last = first;
+    double z = 0;
+    for (int64_t k = 0; k < n; ++k) {
+      double edge = k > 0 ? lam : 0, target = k < n - 1 ? lam : 0;
+      double slope = 1, offset = x[k] + edge;
+      for (; first < last && slope * first->at - offset < -target; ++first) {
+        slope += first->slope;
+        offset += first->offset;
+      }
+      z = low[k] = (offset - target) / slope;
+      Knot left = {low[k], slope, offset - target};
+      slope = 1, offset = x[k] - edge;
+      for (; first < last && slope * last[-1].at - offset > target; --last) {
+        slope -= last[-1].slope;
+        offset -= last[-1].offset;
+      }
+      high[k] = (offset + target) / slope;
+      *--first = left;
+      *last++ = {high[k], -slope, -offset - target};
+    }
+    x[n - 1] = z;
+    for (int64_t k = n - 2; k >= 0; --k) {
+      z = z < low[k] ? low[k] : z;
+      x[k] = z = z > high[k] ? high[k] : z;
+    }
+  }
+
+  // One group, if no partial sum of the deviations from the mean leaves [−λ, λ].
+  static bool flat(double* x, int64_t n, double lam) {
+    double mean = 0, tension = 0;
+    for (int64_t k = 0; k < n; ++k) mean += x[k];
+    mean /= static_cast<double>(n);
+    for (int64_t k = 0; k < n - 1; ++k) {
+      tension += x[k] - mean;
+      if (!(tension <= lam && tension >= -lam)) return false;
+    }
+    for (int64_t k = 0; k < n; ++k) x[k] = mean;
+    return true;
+  }
+};
+
+// A stretch between walls stands alone; next to a wall, λ |z − wall| is λ z and a constant.
+FENCHEL_INLINE void prox_between_walls(Chain& chain, double lam, Prox& prox) {
+  double* x = chain.value.get();
+  for (int64_t first = 0, last; first < chain.length; first = last + 1) {
+    for (last = first; last < chain.length && !chain.is_wall(last);) ++last;
+    if (first == last) continue;
+    if (first > 0) x[first] -= lam;
+    if (last < chain.length) x[last - 1] -= lam;
+    prox(x + first, last - first, lam);
+  }
+}
+
+// z → [z − τ]₊ by Newton's method; walls become zeros.
+FENCHEL_INLINE void project_simplex(double* z, int64_t n) {
+  double peak = z[0];
+  for (int64_t i = 1; i < n; ++i) peak = z[i] > peak ? z[i] : peak;
+  double tau = -1;
+  for (double support = kInf<double>;;) {
+    double count = 0, sum = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      count += z[i] - peak > tau ? 1 : 0;
+      sum += z[i] - peak > tau ? z[i] - peak : 0;
+    }
+    if (count >= support) break;  // it can grow again when entries at τ round
+    support = count;
+    tau = (sum - 1) / count;
+  }
+  double support = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    z[i] = z[i] - peak > tau ? (z[i] - peak) - tau : 0;
+    support += z[i] > 0 ? 1 : 0;
+  }
+  double excess = (compensated_sum(z, n) - 1) / support;  // what τ rounded
+  for (int64_t i = 0; i < n; ++i) z[i] = z[i] > 0 && z[i] > excess ? z[i] - excess : 0;
+}
+
+template <class T>
+FENCHEL_INLINE void fusedmax_rows(const T* scores, double lam, int64_t first, int64_t last, int64_t d,
+                                  T* out) {
+  std::unique_ptr<int32_t[]> near(new int32_t[d]);
+  Chain chain(d), kept(d);
+  Prox prox(d);
+  for (int64_t row = first; row < last; ++row) {
+    const T* x = scores + row * d;
+    T* y = out + row * d;
+    T top = maximum(x, d);
+    if (settle(x, y, d, top)) continue;
+    // |z − x| ≤ 2λ, so max z ≥ top − 2λ, τ ≥ max z − 1, and the support has x > τ − 2λ.
+    double tau = -1 - 2 * lam;
+    T cut = std::nextafter(static_cast<T>(top + (tau - 2 * lam)), -kInf<T>);
+    gather(x, d, top, cut, near.get(), chain);
+    for (double count = 0;;) {
+      level_set(chain, lam, tau, kept);
+      Extent level = measure(kept);
+      if (level.count == 0) break;  // τ rounded to max z
+      std::swap(chain, kept);
+      if (level.count == count) break;
+      count = level.count;
+      tau = (level.sum - lam * level.borders - 1) / level.count;
+    }
+    prox_between_walls(chain, lam, prox);
+    project_simplex(chain.value.get(), chain.length);
+    std::memset(y, 0, static_cast<size_t>(d) * sizeof(T));
+    for (int64_t i = 0; i < chain.length; ++i)
+      if (chain.value[i] > 0) y[chain.place[i]] = static_cast<T>(chain.value[i]);
+  }
+}
+
+// out = mean of v over the entry's group − mean of v over the support. A group is a run of equal
+// nonzero y; zeros do not end it, since they may be deleted entries.
+template <class T>
+FENCHEL_INLINE void jvp_rows(const T* ys, const T* vs, int64_t first, int64_t last, int64_t d,
+                             T* outs) {
+  std::unique_ptr<int32_t[]> support(new int32_t[d]);
+  for (int64_t row = first; row < last; ++row) {
+    const T *y = ys + row * d, *v = vs + row * d;
+    T* out = outs + row * d;
+    int64_t count = places_above(y, d, T(0), support.get());
+    std::memset(out, 0, static_cast<size_t>(d) * sizeof(T));
+    double total = 0;
+    for (int64_t i = 0; i < count; ++i) total += static_cast<double>(v[support[i]]);
+    double mean = total / static_cast<double>(count);
+    for (int64_t i = 0, stop; i < count; i = stop) {
+      T level = y[support[i]];
+      double sum = 0;
+      for (stop = i; stop == i || (stop < count && y[support[stop]] == level); ++stop)
+        sum += static_cast<double>(v[support[stop]]);
+      T value = static_cast<T>(sum / static_cast<double>(stop - i) - mean);
+      value += level - level;  // a row of NaN has that derivative
+      for (; i < stop; ++i) out[support[i]] = value;
+    }
+  }
+}
+
+template <class T>
+int fusedmax(const T* scores, double lam, int64_t rows, int64_t d, T* y, int threads) {
+  return parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
+    fusedmax_rows(scores, lam, first, last, d, y);
+  });
+}
+
+template <class T>
+int jvp(const T* y, const T* v, int64_t rows, int64_t d, T* out, int threads) {
+  return parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
+    jvp_rows(y, v, first, last, d, out);
+  });
+}
+
+}  // namespace
+}  // namespace fenchel
+
+FENCHEL_API int fenchel_fusedmax_f32(const float* scores, double lam, int64_t rows, int64_t d,
+                                     float* y, int threads) {
+  return fenchel::fusedmax(scores, lam, rows, d, y, threads);
+}
+FENCHEL_API int fenchel_fusedmax_f64(const double* scores, double lam, int64_t rows, int64_t d,
+                                     double* y, int threads) {
+  return fenchel::fusedmax(scores, lam, rows, d, y, threads);
+}
+FENCHEL_API int fenchel_fusedmax_jvp_f32(const float* y, const float* v, int64_t rows, int64_t d,
+                                         float* out, int threads) {
+  return fenchel::jvp(y, v, rows, d, out, threads);
+}
+FENCHEL_API int fenchel_fusedmax_jvp_f64(const double* y, const double* v, int64_t rows, int64_t d,
+                                         double* out, int threads) {
+  return fenchel::jvp(y, v, rows, d, out, threads);
+}
