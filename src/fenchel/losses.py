@@ -1,0 +1,78 @@
+"""The Fenchel-Young loss of any mapping."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from .mappings import AbstractMapping
+
+
+def fenchel_young_loss(
+    mapping: AbstractMapping,
+    scores: Tensor,
+    target: Tensor,
+    dim: int = -1,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+) -> Tensor:
+    """The loss max_Ω(θ) + Ω(y) − <θ, y>, whose gradient in the scores θ is ŷ(θ) − y.
+
+    It is nonnegative, convex in θ, and zero exactly where ŷ(θ) = y. For softmax it is the
+    cross-entropy, `F.cross_entropy`.
+
+    Args:
+        mapping: gives ŷ, Ω and γ.
+        scores: θ, floating point, any shape; −inf deletes a class.
+        target: class indices, of the scores' shape without `dim`, or distributions y of the
+            scores' shape. Indices never become a one-hot matrix.
+        dim: the dimension of the classes.
+        reduction: "none", "mean" or "sum" over the rows.
+        ignore_index: rows with this index count for nothing: neither in the loss, nor in the
+            mean, nor in the gradient. If all rows are ignored the mean is NaN, as in torch.
+    Returns:
+        A scalar, or with "none" one loss per row. A row whose target class is deleted has the loss
+        +inf, as in torch.
+    Raises:
+        TypeError, ValueError: for targets of the wrong kind, shape or value.
+
+    One pass over the scores forward and one over the solution backward; the solution is all that
+    is kept between them.
+
+    >>> import torch
+    >>> from fenchel import Sparsemax
+    >>> scores = torch.tensor([[2.0, 1.5, -1.0], [0.0, 3.0, 0.5]])
+    >>> fenchel_young_loss(Sparsemax(), scores, torch.tensor([0, 1]), reduction="none")
+    tensor([0.0625, 0.0000])
+
+    References: blondel2020learning.
+    """
+    return mapping.loss(scores, target, dim, reduction, ignore_index)
+
+
+class FenchelYoungLoss(nn.Module):
+    """`fenchel_young_loss` as a module.
+
+    Args:
+        mapping, dim, reduction, ignore_index: as for the function.
+    """
+
+    def __init__(
+        self,
+        mapping: AbstractMapping,
+        dim: int = -1,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+    ) -> None:
+        super().__init__()
+        self.mapping = mapping
+        self.dim = dim
+        self.reduction = reduction
+        self.ignore_index = ignore_index
+
+    def forward(self, scores: Tensor, target: Tensor) -> Tensor:
+        return fenchel_young_loss(
+            self.mapping, scores, target, self.dim, self.reduction, self.ignore_index
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.mapping}, dim={self.dim}, reduction={self.reduction!r}"

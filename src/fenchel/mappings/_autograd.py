@@ -1,0 +1,164 @@
+"""The autograd of every mapping, derived from its solution and its Jacobian alone."""
+
+# pyright: reportIncompatibleMethodOverride=false
+# PyTorch declares these methods with *args; each Function here names its own.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function, forward_ad
+
+if TYPE_CHECKING:
+    from ._base import AbstractMapping
+
+
+def transformed() -> bool:
+    """Whether forward-mode AD or a torch.func transform is at work."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def plain() -> bool:
+    """Whether nothing watches the operations, so that a kernel without derivatives may run."""
+    return not (torch.compiler.is_compiling() or torch.is_grad_enabled() or transformed())
+
+
+def _product(mapping: AbstractMapping, y: Tensor, v: Tensor) -> Tensor:
+    """The Jacobian at the solution y times v, accumulated in at least float32."""
+    wide = torch.promote_types(y.dtype, torch.float32)
+    jvp = mapping.fast_jvp if plain() else mapping.jvp
+    return jvp(y.to(wide), v.to(wide)).to(v.dtype)
+
+
+def _front(value: Tensor | None, dim: int | None, size: int) -> Tensor | None:
+    """A batched value with its batch dimension first; an unbatched one repeated."""
+    if value is None:
+        return None
+    return value.unsqueeze(0).expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
+
+
+def _total(*terms: Tensor | None) -> Tensor | None:
+    """The sum of those terms that are there."""
+    present = [term for term in terms if term is not None]
+    return sum(present[1:], present[0]) if present else None
+
+
+class Argmax(Function):
+    """ŷ(scores): rows (..., d), a parameter of shape (..., 1) or None, and the mapping."""
+
+    @staticmethod
+    def forward(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping) -> Tensor:
+        return mapping.at(parameter).rounded(scores)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        _, parameter, ctx.mapping = inputs
+        ctx.save_for_backward(output, parameter)
+        ctx.save_for_forward(output, parameter)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        y, parameter = ctx.saved_tensors
+        mapping = ctx.mapping.at(parameter)
+        grad_scores = grad_parameter = None
+        if ctx.needs_input_grad[0]:
+            grad_scores = _product(mapping, y, grad)
+        if ctx.needs_input_grad[1]:
+            grad_parameter = (grad * mapping.parameter_jvp(y)).sum(-1, keepdim=True)
+        return grad_scores, grad_parameter, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, scores: Tensor, parameter: Any, mapping: Any) -> Any:
+        size = info.batch_size
+        rows, parameter = _front(scores, in_dims[0], size), _front(parameter, in_dims[1], size)
+        return ForwardArgmax.apply(rows, parameter, mapping), 0
+
+
+class ForwardArgmax(Argmax):
+    """The same with forward-mode derivatives, which torch.compile does not trace."""
+
+    @staticmethod
+    def jvp(ctx: Any, scores_t: Tensor | None, parameter_t: Tensor | None, _: None) -> Any:
+        y, parameter = ctx.saved_tensors
+        mapping = ctx.mapping.at(parameter)
+        return _total(
+            None if scores_t is None else _product(mapping, y, scores_t),
+            None if parameter_t is None else mapping.parameter_jvp(y) * parameter_t,
+        )
+
+
+class Max(Function):
+    """max_Ω(scores), less the target's score where a target is given, and ŷ beside it.
+
+    The gradient in scores is ŷ, less one at the target: the Fenchel-Young loss needs no more.
+    """
+
+    @staticmethod
+    def forward(
+        scores: Tensor, parameter: Tensor | None, target: Tensor | None, mapping: AbstractMapping
+    ) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        value, y = mapping.at(parameter).solve_max(scores.to(wide))
+        if target is not None:
+            value = value - scores.gather(-1, target).squeeze(-1)
+        return value.to(scores.dtype), y.to(scores.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+        _, parameter, target, ctx.mapping = inputs
+        ctx.save_for_backward(output[1], parameter, target)
+        ctx.save_for_forward(output[1], parameter, target)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, grad_value: Tensor | None, grad_y: Tensor | None) -> Any:
+        y, parameter, target = ctx.saved_tensors
+        mapping = ctx.mapping.at(parameter)
+        grad_scores = grad_parameter = None
+        if grad_value is not None:
+            rows = grad_value.unsqueeze(-1)
+            if ctx.needs_input_grad[0]:
+                grad_scores = rows * y
+                if target is not None:
+                    add = grad_scores.scatter_add_ if plain() else grad_scores.scatter_add
+                    grad_scores = add(-1, target, -rows)
+            if ctx.needs_input_grad[1]:
+                grad_parameter = -rows * mapping.parameter_omega(y).unsqueeze(-1)
+        if grad_y is not None:
+            if ctx.needs_input_grad[0]:
+                grad_scores = _total(grad_scores, _product(mapping, y, grad_y))
+            if ctx.needs_input_grad[1]:
+                slope = (grad_y * mapping.parameter_jvp(y)).sum(-1, keepdim=True)
+                grad_parameter = _total(grad_parameter, slope)
+        return grad_scores, grad_parameter, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, scores: Tensor, parameter: Any, target: Any, mapping: Any
+    ) -> Any:
+        rows = [
+            _front(value, dim, info.batch_size)
+            for value, dim in zip((scores, parameter, target), in_dims, strict=False)
+        ]
+        return ForwardMax.apply(*rows, mapping), (0, 0)
+
+
+class ForwardMax(Max):
+    """The same with forward-mode derivatives, which torch.compile does not trace."""
+
+    @staticmethod
+    def jvp(ctx: Any, scores_t: Any, parameter_t: Any, _: None, __: None) -> Any:
+        y, parameter, target = ctx.saved_tensors
+        mapping = ctx.mapping.at(parameter)
+        value_t = y_t = None
+        if scores_t is not None:
+            value_t = (y * scores_t).sum(-1)
+            if target is not None:
+                value_t = value_t - scores_t.gather(-1, target).squeeze(-1)
+            y_t = _product(mapping, y, scores_t)
+        if parameter_t is not None:
+            value_t = _total(value_t, -parameter_t.squeeze(-1) * mapping.parameter_omega(y))
+            y_t = _total(y_t, mapping.parameter_jvp(y) * parameter_t)
+        return value_t, y_t

@@ -1,0 +1,141 @@
+"""α-entmax: the family from softmax (α = 1) over sparsemax (α = 2) to ever sparser mappings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from .. import _checks
+from ..ops import entmax as ops
+from ._base import AbstractMapping
+
+
+def _support(y: Tensor) -> tuple[Tensor, Tensor]:
+    """Where y > 0, and a = −log y there (zero elsewhere)."""
+    support = y > 0
+    return support, -torch.log(torch.where(support, y, 1.0))
+
+
+def _expm2_over(t: Tensor) -> Tensor:
+    """(eᵗ − 1 − t)/t², and ½ at t = 0; a series where the difference would cancel."""
+    small = t.abs() < 0.3
+    near = torch.where(small, t, 0.0)
+    series = torch.zeros_like(t)
+    for k in range(14, 1, -1):
+        series = (series * near + 1.0) / k
+    far = torch.where(small, 1.0, t)
+    return torch.where(small, series, (torch.expm1(far) - far) / (far * far))
+
+
+def _expm1_over(t: Tensor) -> Tensor:
+    """(eᵗ − 1)/t, and 1 at t = 0, with derivatives as exact as its values."""
+    small = t.abs() < 0.3
+    far = torch.where(small, 1.0, t)
+    return torch.where(small, 1 + t * _expm2_over(t), torch.expm1(far) / far)
+
+
+def tsallis(y: Tensor, alpha: float | Tensor) -> Tensor:
+    """Σ (y^α − y) / (α(α−1)) of rows (..., d); Σ y log y at α = 1, and exact in between."""
+    # y^α − y = y expm1((α−1) log y), which tends to (α−1) y log y.
+    _, a = _support(y)
+    return -((y * a * _expm1_over((1.0 - alpha) * a)).sum(-1, keepdim=True) / alpha).squeeze(-1)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Entmax(AbstractMapping):
+    """Ω(y) = Σ (y^α − y) / (α(α−1)), the negative Tsallis entropy; Σ y log y at α = 1.
+
+    The solution is y = [(α−1)θ − τ]₊^(1/(α−1)) with τ such that it sums to one.
+
+    Args:
+        alpha: α ≥ 1; larger is sparser. A tensor holds one per row (it broadcasts against the
+            scores, with size 1 along `dim`) and receives a gradient.
+        gamma: the strength of the regularizer.
+    """
+
+    name: ClassVar[str] = "entmax"
+    parameter: ClassVar[str | None] = "alpha"
+
+    alpha: float | Tensor = 1.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _checks.real("alpha", self.alpha, least=1)
+
+    def solve(self, scores: Tensor) -> Tensor:
+        return ops.entmax(scores, self.alpha)
+
+    def solve_max(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        return ops.entmax_max(scores, self.alpha)
+
+    def jvp(self, y: Tensor, v: Tensor) -> Tensor:
+        return ops.reference.entmax_jvp(y, v, self.alpha)
+
+    def fast_jvp(self, y: Tensor, v: Tensor) -> Tensor:
+        return ops.entmax_jvp(y, v, self.alpha)
+
+    def omega(self, y: Tensor) -> Tensor:
+        return tsallis(y, self.alpha)
+
+    def parameter_omega(self, y: Tensor) -> Tensor:
+        _, a = _support(y)
+        alpha = self._tensor(y)
+        t = -(alpha - 1) * a
+        entropy = (y * a * _expm1_over(t)).sum(-1, keepdim=True)
+        # The derivative of (eᵗ − 1)/t is (eᵗ − 1)/t − (eᵗ − 1 − t)/t².
+        slope = (y * a * a * (_expm1_over(t) - _expm2_over(t))).sum(-1, keepdim=True)
+        return (entropy / alpha**2 + slope / alpha).squeeze(-1)
+
+    def parameter_jvp(self, y: Tensor) -> Tensor:
+        support, a = _support(y)
+        epsilon = self._tensor(y) - 1
+        first = a * _expm1_over(epsilon * a)  # (y^(−ε) − 1)/ε
+        second = a * a * _expm2_over(epsilon * a)  # (first − a)/ε
+        mean_a, mean_first, mean_second = (
+            (y * w).sum(-1, keepdim=True) for w in (a, first, second)
+        )
+        slope = mean_second - second + a * mean_first - first * mean_a
+        return torch.where(support, y * slope / (1 + epsilon * mean_first), 0.0)
+
+    def threshold(self, scores: Tensor, y: Tensor) -> Tensor:
+        if not isinstance(self.alpha, Tensor) and self.alpha == 1.0:
+            raise NotImplementedError("entmax has no threshold at alpha = 1: nothing gets zero.")
+        peak, at = y.max(-1, keepdim=True)
+        epsilon = self.alpha - 1.0
+        return (epsilon * scores.gather(-1, at) - peak**epsilon).squeeze(-1)
+
+    def _tensor(self, y: Tensor) -> Tensor:
+        return torch.as_tensor(self.alpha, dtype=y.dtype, device=y.device)
+
+    @classmethod
+    def examples(cls) -> Iterator[AbstractMapping]:
+        for alpha in (1.0, 1.0001, 1.25, 1.5, 1.75, 2.0, 3.0):
+            yield cls(alpha)
+        yield cls(1.5, gamma=0.5)
+
+
+def entmax(
+    scores: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, gamma: float | Tensor = 1.0
+) -> Tensor:
+    """α-entmax of `scores` along `dim`: softmax at α = 1, sparsemax at α = 2, exact zeros above 1.
+
+    Args:
+        scores: floating point, any shape; −inf deletes an entry.
+        alpha: α ≥ 1, a number or a tensor with one value per row; a tensor receives a gradient.
+        dim: the dimension that is mapped.
+        gamma: γ > 0, the strength of the regularizer.
+    Returns:
+        Probabilities like `scores`. Linear time in expectation; only the result is saved for
+        backward.
+
+    >>> entmax(torch.tensor([2.0, 1.0, 0.1, -1.0]))
+    tensor([0.8307, 0.1693, 0.0000, 0.0000])
+
+    References: peters2019sparse, correia2019adaptively.
+    """
+    return Entmax(alpha, gamma=gamma)(scores, dim)

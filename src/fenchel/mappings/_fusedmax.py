@@ -1,0 +1,75 @@
+"""fusedmax: neighbours fuse into segments of equal weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from torch import Tensor
+
+from .. import _checks
+from ..ops import tv1d as ops
+from ..ops.entmax.reference import entmax_jvp
+from ._base import AbstractMapping
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Fusedmax(AbstractMapping):
+    """Ω(y) = ½‖y‖² + λ Σ |y_{i+1} − y_i|: sparsemax of the total-variation prox of θ, exactly.
+
+    Args:
+        lam: λ ≥ 0; larger fuses more neighbours. Sparsemax at 0.
+        gamma: the strength of the whole regularizer.
+    """
+
+    name: ClassVar[str] = "fusedmax"
+    reads_ties: ClassVar[bool] = True
+
+    lam: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _checks.number("lam", self.lam, least=0)
+
+    def solve(self, scores: Tensor) -> Tensor:
+        return ops.fusedmax(scores, self.lam)
+
+    def jvp(self, y: Tensor, v: Tensor) -> Tensor:
+        if self.lam == 0:  # equal entries are then no group
+            return entmax_jvp(y, v, 2.0)
+        return ops.reference.fusedmax_jvp(y, v)
+
+    def fast_jvp(self, y: Tensor, v: Tensor) -> Tensor:
+        return ops.fusedmax_jvp(y, v) if self.lam > 0 else self.jvp(y, v)
+
+    def omega(self, y: Tensor) -> Tensor:
+        return (y * y).sum(-1) / 2 + self.lam * y.diff(dim=-1).abs().sum(-1)
+
+    @classmethod
+    def examples(cls) -> Iterator[AbstractMapping]:
+        for lam in (0.0, 0.1, 1.0):
+            yield cls(lam)
+        yield cls(0.2, gamma=0.5)
+
+
+def fusedmax(
+    scores: Tensor, lam: float = 0.1, dim: int = -1, *, gamma: float | Tensor = 1.0
+) -> Tensor:
+    """A sparse mapping that gives neighbouring entries equal weight: attention to segments.
+
+    Args:
+        scores: floating point, any shape; −inf deletes an entry, and its neighbours close up.
+        lam: λ ≥ 0, how strongly neighbours fuse.
+        dim: the dimension that is mapped, along which entries are neighbours.
+        gamma: γ > 0, the strength of the regularizer.
+    Returns:
+        Probabilities like `scores`. Linear time; only the result is saved for backward.
+
+    >>> fusedmax(torch.tensor([1.0, 0.9, -1.0, 0.6]), 0.2)
+    tensor([0.4833, 0.4833, 0.0000, 0.0333])
+
+    References: niculae2017regularized.
+    """
+    return Fusedmax(lam, gamma=gamma)(scores, dim)

@@ -1,0 +1,81 @@
+"""oscarmax: entries fuse into clusters of equal weight, wherever they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from .. import _checks
+from ..ops import isotonic as ops
+from ..ops.entmax.reference import entmax_jvp
+from ._base import AbstractMapping
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Oscarmax(AbstractMapping):
+    """Ω(y) = ½‖y‖² + λ Σ_{i<j} max(y_i, y_j), solved exactly.
+
+    On the simplex y ≥ 0, so the sorted scores less the weights λ(d−i), made non-increasing by
+    isotonic regression and projected, are the solution; no absolute values are involved.
+
+    Args:
+        lam: λ ≥ 0; larger fuses more. Sparsemax at 0.
+        gamma: the strength of the whole regularizer.
+    """
+
+    name: ClassVar[str] = "oscarmax"
+    reads_ties: ClassVar[bool] = True
+
+    lam: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _checks.number("lam", self.lam, least=0)
+
+    def solve(self, scores: Tensor) -> Tensor:
+        return ops.oscarmax(scores, self.lam)
+
+    def jvp(self, y: Tensor, v: Tensor) -> Tensor:
+        if self.lam == 0:  # equal entries are then no group
+            return entmax_jvp(y, v, 2.0)
+        return ops.reference.oscarmax_jvp(y, v)
+
+    def fast_jvp(self, y: Tensor, v: Tensor) -> Tensor:
+        return ops.oscarmax_jvp(y, v) if self.lam > 0 else self.jvp(y, v)
+
+    def omega(self, y: Tensor) -> Tensor:
+        # The i-th largest entry is the larger one in d − i pairs.
+        pairs = torch.arange(y.shape[-1], dtype=y.dtype, device=y.device)
+        return (y * y).sum(-1) / 2 + self.lam * (y.sort(-1).values * pairs).sum(-1)
+
+    @classmethod
+    def examples(cls) -> Iterator[AbstractMapping]:
+        for lam in (0.0, 0.01, 0.2):
+            yield cls(lam)
+        yield cls(0.1, gamma=0.5)
+
+
+def oscarmax(
+    scores: Tensor, lam: float = 0.01, dim: int = -1, *, gamma: float | Tensor = 1.0
+) -> Tensor:
+    """A sparse mapping that gives entries of similar score equal weight: attention to clusters.
+
+    Args:
+        scores: floating point, any shape; −inf deletes an entry.
+        lam: λ ≥ 0, how strongly entries fuse.
+        dim: the dimension that is mapped.
+        gamma: γ > 0, the strength of the regularizer.
+    Returns:
+        Probabilities like `scores`. Time d log d; only the result is saved for backward.
+
+    >>> oscarmax(torch.tensor([1.0, 0.6, -1.0, 0.9]), 0.2)
+    tensor([0.3500, 0.3000, 0.0000, 0.3500])
+
+    References: niculae2017regularized.
+    """
+    return Oscarmax(lam, gamma=gamma)(scores, dim)

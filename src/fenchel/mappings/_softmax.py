@@ -1,0 +1,61 @@
+"""softmax: the dense member of the family, with the contract of all the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from ..ops import entmax as ops
+from ._base import AbstractMapping
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Softmax(AbstractMapping):
+    """Ω(y) = Σ y log y, the negative entropy; the solution is y ∝ exp(θ/γ).
+
+    Args:
+        gamma: the temperature.
+    """
+
+    name: ClassVar[str] = "softmax"
+
+    def solve(self, scores: Tensor) -> Tensor:
+        return ops.entmax(scores, 1.0)
+
+    def solve_max(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        return ops.entmax_max(scores, 1.0)
+
+    def jvp(self, y: Tensor, v: Tensor) -> Tensor:
+        return y * (v - (y * v).sum(-1, keepdim=True))
+
+    def fast_jvp(self, y: Tensor, v: Tensor) -> Tensor:
+        return ops.entmax_jvp(y, v, 1.0)
+
+    def omega(self, y: Tensor) -> Tensor:
+        return torch.special.xlogy(y, y).sum(-1)
+
+    @classmethod
+    def examples(cls) -> Iterator[AbstractMapping]:
+        yield cls()
+        yield cls(gamma=2.0)
+
+
+def softmax(scores: Tensor, dim: int = -1, *, gamma: float | Tensor = 1.0) -> Tensor:
+    """softmax of `scores`/γ along `dim`, with zeros instead of NaN for rows that are all −inf.
+
+    Args:
+        scores: floating point, any shape; −inf deletes an entry.
+        dim: the dimension that is mapped.
+        gamma: γ > 0, the temperature, a number or a tensor with one value per row.
+    Returns:
+        Probabilities like `scores`.
+
+    >>> softmax(torch.tensor([2.0, 1.0, 0.1, -1.0]))
+    tensor([0.6381, 0.2347, 0.0954, 0.0318])
+    """
+    return Softmax(gamma=gamma)(scores, dim)

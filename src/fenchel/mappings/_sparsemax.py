@@ -1,0 +1,67 @@
+"""sparsemax: the Euclidean projection onto the simplex."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from torch import Tensor
+
+from ..ops import entmax as ops
+from ._base import AbstractMapping
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sparsemax(AbstractMapping):
+    """Ω(y) = ½‖y‖², less ½ so that it vanishes at the vertices; the solution is y = [θ/γ − τ]₊.
+
+    Args:
+        gamma: the strength of the regularizer; smaller is sparser.
+    """
+
+    name: ClassVar[str] = "sparsemax"
+
+    def solve(self, scores: Tensor) -> Tensor:
+        return ops.entmax(scores, 2.0)
+
+    def solve_max(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        return ops.entmax_max(scores, 2.0)
+
+    def jvp(self, y: Tensor, v: Tensor) -> Tensor:
+        return ops.reference.entmax_jvp(y, v, 2.0)
+
+    def fast_jvp(self, y: Tensor, v: Tensor) -> Tensor:
+        return ops.entmax_jvp(y, v, 2.0)
+
+    def omega(self, y: Tensor) -> Tensor:
+        return (y * (y - 1)).sum(-1) / 2
+
+    def threshold(self, scores: Tensor, y: Tensor) -> Tensor:
+        peak, at = y.max(-1, keepdim=True)
+        return (scores.gather(-1, at) - peak).squeeze(-1)
+
+    @classmethod
+    def examples(cls) -> Iterator[AbstractMapping]:
+        yield cls()
+        yield cls(gamma=0.3)
+
+
+def sparsemax(scores: Tensor, dim: int = -1, *, gamma: float | Tensor = 1.0) -> Tensor:
+    """sparsemax of `scores` along `dim`: the closest point of the simplex to `scores`/γ.
+
+    Args:
+        scores: floating point, any shape; −inf deletes an entry.
+        dim: the dimension that is mapped.
+        gamma: γ > 0, the strength of the regularizer; smaller is sparser.
+    Returns:
+        Probabilities like `scores`, many of them exactly zero. Linear time in expectation; only
+        the result is saved for backward.
+
+    >>> sparsemax(torch.tensor([2.0, 1.0, 0.1, -1.0]))
+    tensor([1., 0., 0., 0.])
+
+    References: martins2016softmax.
+    """
+    return Sparsemax(gamma=gamma)(scores, dim)
