@@ -1,0 +1,46 @@
+"""What all tests share: every mapping, rows of every kind, and memory that shows if it is unset."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fenchel import mappings
+
+torch.use_deterministic_algorithms(True)  # fills torch.empty with NaN
+
+
+def identify(mapping: mappings.AbstractMapping) -> str:
+    """A short name for one example in the list of tests."""
+    options = {
+        field: value
+        for field, value in vars(mapping).items()
+        if isinstance(value, float | int)
+        and not field.startswith("_")
+        and (field, value) != ("gamma", 1.0)
+    }
+    return "-".join([mapping.name, *(f"{key}{value:g}" for key, value in options.items())])
+
+
+EXAMPLES = {identify(mapping): mapping for mapping in mappings.examples()}
+
+
+@pytest.fixture(params=EXAMPLES.values(), ids=EXAMPLES.keys())
+def mapping(request: pytest.FixtureRequest) -> mappings.AbstractMapping:
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def total(mapping: mappings.AbstractMapping) -> float:
+    """What a solution of the mapping sums to."""
+    return mapping.total if mapping.total is not None else float(mapping.k)  # type: ignore[attr-defined]
+
+
+def tolerance(mapping: mappings.AbstractMapping, dtype: torch.dtype) -> float:
+    """How far a solution may be from the truth: the solver's own tolerance, or a few roundings."""
+    solver = 1e-9 if mapping.name == "general" else 0.0
+    return solver + 4 * torch.finfo(dtype).eps

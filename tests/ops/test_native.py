@@ -1,0 +1,148 @@
+"""Every native kernel against its reference, on rows of every kind and length."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from fenchel.ops import _native, entmax, isotonic, ksubset, pnorm, tv1d
+
+OPERATORS = {
+    "entmax": (
+        entmax.entmax,
+        entmax.reference.entmax,
+        [1.0, 1.0001, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0],
+    ),
+    "normmax": (pnorm.normmax, pnorm.reference.normmax, [1.1, 2.0, 5.0]),
+    "pnormmax": (pnorm.pnormmax, pnorm.reference.pnormmax, [1.05, 1.5, 2.0]),
+    "fusedmax": (tv1d.fusedmax, tv1d.reference.fusedmax, [0.0, 0.1, 1.0, 100.0]),
+    "oscarmax": (isotonic.oscarmax, isotonic.reference.oscarmax, [0.0, 1e-3, 0.1, 100.0]),
+}
+JACOBIANS = {
+    "entmax": (entmax.entmax_jvp, entmax.reference.entmax_jvp),
+    "normmax": (pnorm.normmax_jvp, pnorm.reference.normmax_jvp),
+    "pnormmax": (pnorm.pnormmax_jvp, pnorm.reference.pnormmax_jvp),
+    "fusedmax": (tv1d.fusedmax_jvp, tv1d.reference.fusedmax_jvp),
+    "oscarmax": (isotonic.oscarmax_jvp, isotonic.reference.oscarmax_jvp),
+}
+CASES = [(name, value) for name, (_, _, values) in OPERATORS.items() for value in values]
+LENGTHS = [1, 2, 3, 7, 15, 16, 17, 33, 64, 100, 257, 1000]
+
+pytestmark = pytest.mark.skipif(
+    _native.LIBRARY is None and os.environ.get("FENCHEL_KERNELS") == "reference",
+    reason="the native library is switched off",
+)
+
+
+def test_the_library_is_there() -> None:
+    assert _native.LIBRARY is not None, _native.STATUS
+
+
+def rows_of_every_kind(d: int) -> torch.Tensor:
+    """Random rows of several scales, ties, constants, ramps, masks and outliers."""
+    ramp = torch.linspace(-2, 2, d, dtype=torch.float64)
+    rows = [scale * torch.randn(4, d, dtype=torch.float64) for scale in (0.01, 1.0, 10.0, 1000.0)]
+    rows += [
+        torch.randn(2, d).double().round(),
+        torch.zeros(1, d).double(),
+        ramp[None],
+        -ramp[None],
+    ]
+    masked = torch.randn(4, d, dtype=torch.float64)
+    masked[torch.rand(4, d) < 0.5] = -torch.inf
+    special = torch.randn(6, d, dtype=torch.float64)
+    special[0, d // 2] = torch.nan
+    special[1] = -torch.inf
+    special[2, :: max(d // 2, 1)] = torch.inf
+    special[3, -1] = 1e30
+    special[4] = -1e30
+    special[5, 0] = -torch.inf
+    return torch.cat([*rows, masked, special])
+
+
+@pytest.mark.parametrize("d", LENGTHS)
+@pytest.mark.parametrize(("name", "value"), CASES)
+def test_forward(name: str, value: float, d: int) -> None:
+    native, reference, _ = OPERATORS[name]
+    scores = rows_of_every_kind(d)
+    for dtype, atol in ((torch.float32, 3e-7), (torch.float64, 1e-12)):
+        rounded = scores.to(dtype)
+        expected = reference(rounded.double(), value)
+        got = native(rounded, value)
+        assert got.dtype == dtype
+        torch.testing.assert_close(got.double(), expected, rtol=0, atol=atol, equal_nan=True)
+        finite = expected.sum(-1) == expected.sum(-1)
+        sums = got.double().sum(-1)[finite & (expected.sum(-1) > 0)]
+        assert (sums - 1).abs().max() <= 4 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("d", LENGTHS)
+@pytest.mark.parametrize(("name", "value"), CASES)
+def test_jacobian_product(name: str, value: float, d: int) -> None:
+    solve, (native, reference) = OPERATORS[name][0], JACOBIANS[name]
+    arguments = () if name in ("fusedmax", "oscarmax") else (value,)
+    scores = torch.cat([torch.randn(8, d), 5 * torch.randn(4, d), torch.full((1, d), -torch.inf)])
+    scores[:2, ::3] = -torch.inf
+    for dtype, tol in ((torch.float32, 1e-5), (torch.float64, 1e-9)):
+        y, v = solve(scores.to(dtype), value), torch.randn(13, d, dtype=dtype)
+        expected = reference(y.double(), v.double(), *arguments)
+        torch.testing.assert_close(native(y, v, *arguments).double(), expected, rtol=tol, atol=tol)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.0001, 1.3, 1.5, 2.0, 3.0])
+def test_value(alpha: float) -> None:
+    for d in LENGTHS:
+        scores = rows_of_every_kind(d)
+        value, y = entmax.entmax_max(scores, alpha)
+        expected, solution = entmax.reference.entmax_max(scores, alpha)
+        torch.testing.assert_close(value, expected, equal_nan=True, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(y, solution, equal_nan=True, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, 2.5])
+def test_ksubset(alpha: float) -> None:
+    for d in LENGTHS[3:]:
+        scores = rows_of_every_kind(d)
+        for k in (0.0, 0.5, 1.0, 2.5, d / 2, float(d)):
+            got = ksubset.ksubset(scores, k, alpha)
+            expected = ksubset.reference.ksubset(scores, k, alpha)
+            torch.testing.assert_close(got, expected, rtol=0, atol=1e-9, equal_nan=True)
+
+
+def test_one_parameter_per_row() -> None:
+    scores = torch.randn(3, 4, 50)
+    alpha = 1 + torch.rand(3, 4, 1)
+    y = entmax.entmax(scores, alpha)
+    for i in range(3):
+        for j in range(4):
+            single = entmax.entmax(scores[i, j], alpha[i, j, 0].item())
+            torch.testing.assert_close(y[i, j], single, rtol=0, atol=2e-7)
+
+
+def test_threads_do_not_change_the_answer() -> None:
+    threads = torch.get_num_threads()
+    scores = torch.randn(37, 3000)
+    try:
+        answers = []
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            answers.append([solve(scores, values[1]) for solve, _, values in OPERATORS.values()])
+    finally:
+        torch.set_num_threads(threads)
+    for other in answers[1:]:
+        assert all(a.equal(b) for a, b in zip(answers[0], other, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", ["baseline", "v3"])
+def test_other_instruction_sets(isa: str) -> None:
+    if "FENCHEL_ISA" in os.environ:
+        return  # this is the inner run
+    environment = {**os.environ, "FENCHEL_ISA": isa}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", __file__]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]

@@ -1,0 +1,175 @@
+"""Bad input: the kind of error and its text, before anything is computed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import fenchel
+from fenchel import mappings
+from fenchel.mappings import AbstractMapping
+
+SCORES = torch.randn(3, 5)
+
+BAD_SCORES = {
+    "list": ([1.0, 2.0], -1, TypeError, "`scores` must be a torch.Tensor, got list."),
+    "integers": (torch.ones(3, 4, dtype=torch.int64), -1, TypeError, "got torch.int64; convert it"),
+    "complex": (torch.ones(3, dtype=torch.complex64), -1, TypeError, "got torch.complex64"),
+    "boolean": (torch.ones(3, dtype=torch.bool), -1, TypeError, "got torch.bool"),
+    "sparse": (
+        torch.eye(3).to_sparse(),
+        -1,
+        TypeError,
+        r"got layout torch.sparse_coo; call `.to_de",
+    ),
+    "empty": (
+        torch.empty(3, 0),
+        -1,
+        ValueError,
+        r"at least one entry along `dim`, got shape \(3, 0\)",
+    ),
+    "dim": (torch.ones(3, 4), 2, ValueError, r"`dim` must be in \[-2, 1\], got 2."),
+    "negative dim": (torch.ones(3, 4), -3, ValueError, r"`dim` must be in \[-2, 1\], got -3."),
+    "float dim": (torch.ones(3, 4), 1.0, TypeError, "`dim` must be an int, got float."),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SCORES)
+def test_scores_and_dim(mapping: AbstractMapping, case: str) -> None:
+    scores, dim, error, text = BAD_SCORES[case]
+    for call in (mapping, mapping.max, mapping.support):
+        with pytest.raises(error, match=text):
+            call(scores, dim)
+
+
+BAD_OPTIONS = [
+    (lambda: fenchel.entmax(SCORES, 0.5), ValueError, "`alpha` must be at least 1, got 0.5."),
+    (
+        lambda: fenchel.entmax(SCORES, float("nan")),
+        ValueError,
+        "`alpha` must be at least 1, got nan.",
+    ),
+    (
+        lambda: fenchel.entmax(SCORES, float("inf")),
+        ValueError,
+        "`alpha` must be at least 1, got inf.",
+    ),
+    (
+        lambda: fenchel.entmax(SCORES, "1.5"),
+        TypeError,
+        "`alpha` must be a number or a torch.Tensor, got str",
+    ),
+    (lambda: fenchel.entmax(SCORES, True), TypeError, "`alpha` must be a number .*, got bool"),
+    (
+        lambda: fenchel.entmax(SCORES, torch.tensor([[1.5], [0.9], [2.0]])),
+        ValueError,
+        "`alpha` must be at least 1, got 0.9.",
+    ),
+    (
+        lambda: fenchel.entmax(SCORES, torch.full((3, 5), 1.5)),
+        ValueError,
+        r"`alpha` must broadcast to \(3, 1\), one entry per row .* \(3, 5\); got shape \(3, 5\).",
+    ),
+    (
+        lambda: fenchel.entmax(SCORES, torch.full((4, 1), 1.5)),
+        ValueError,
+        r"`alpha` must broadcast to \(3, 1\)",
+    ),
+    (
+        lambda: fenchel.entmax(SCORES, torch.tensor(2)),
+        TypeError,
+        "`alpha` must be .*got torch.int64",
+    ),
+    (lambda: fenchel.normmax(SCORES, 1.0), ValueError, "`alpha` must be greater than 1, got 1."),
+    (
+        lambda: fenchel.pnormmax(SCORES, 1.0),
+        ValueError,
+        "`p` must be greater than 1 and at most 2, got 1.",
+    ),
+    (lambda: fenchel.pnormmax(SCORES, 2.5), ValueError, "`p` must be .* at most 2, got 2.5."),
+    (
+        lambda: fenchel.pnormmax(SCORES, torch.tensor(1.5)),
+        TypeError,
+        "`p` must be a number, got Tensor.",
+    ),
+    (lambda: fenchel.fusedmax(SCORES, -0.1), ValueError, "`lam` must be at least 0, got -0.1."),
+    (lambda: fenchel.oscarmax(SCORES, -1), ValueError, "`lam` must be at least 0, got -1."),
+    (lambda: fenchel.ksubset(SCORES, -1), ValueError, "`k` must be at least 0, got -1."),
+    (
+        lambda: fenchel.ksubset(SCORES, 6),
+        ValueError,
+        "`k` must be at least 0 and at most 5, got 6 for rows of 5 entries.",
+    ),
+    (
+        lambda: fenchel.sparsemax(SCORES, gamma=0),
+        ValueError,
+        "`gamma` must be greater than 0, got 0.",
+    ),
+    (
+        lambda: fenchel.sparsemax(SCORES, gamma=torch.ones(3, 5)),
+        ValueError,
+        r"`gamma` must broadcast to \(3, 1\)",
+    ),
+    (lambda: fenchel.General(3), TypeError, "`omega` must be a function, got int."),
+    (lambda: fenchel.General(torch.sum, tol=0), ValueError, "`tol` must be greater than 0, got 0."),
+    (
+        lambda: fenchel.General(torch.sum, on_failure="ignore"),
+        ValueError,
+        "`on_failure` must be one of raise, warn, got 'ignore'.",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", range(len(BAD_OPTIONS)))
+def test_options(case: int) -> None:
+    call, error, text = BAD_OPTIONS[case]
+    with pytest.raises(error, match=text):
+        call()
+
+
+BAD_TARGETS = [
+    ([0, 1, 2], TypeError, "`target` must be a torch.Tensor, got list."),
+    (torch.tensor([0, 1]), ValueError, r"`target` must have shape \(3,\), .* got \(2,\)."),
+    (
+        torch.tensor([0, 1, 5]),
+        ValueError,
+        r"`target` must be in \[0, 4\] or equal `ignore_index` \(-100\), got 5",
+    ),
+    (torch.tensor([0, 1, -1]), ValueError, r"`target` must be in .*, got -1."),
+    (
+        torch.tensor([0.0, 1.0, 2.0]),
+        ValueError,
+        r"must have the scores' shape \(3, 5\), got \(3,\); class",
+    ),
+    (torch.ones(3, 5, dtype=torch.bool), TypeError, "`target` must hold integer class indices"),
+    (
+        torch.ones(3, 5, dtype=torch.complex64),
+        TypeError,
+        "`target` must hold integer class indices",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", range(len(BAD_TARGETS)))
+def test_targets(case: int) -> None:
+    target, error, text = BAD_TARGETS[case]
+    for mapping in (fenchel.Softmax(), fenchel.Sparsemax(), fenchel.Fusedmax()):
+        with pytest.raises(error, match=text):
+            fenchel.fenchel_young_loss(mapping, SCORES, target)
+
+
+def test_loss_options() -> None:
+    target = torch.tensor([0, 1, 2])
+    with pytest.raises(
+        ValueError, match="`reduction` must be one of none, mean, sum, got 'average'"
+    ):
+        fenchel.fenchel_young_loss(fenchel.Softmax(), SCORES, target, reduction="average")
+    with pytest.raises(ValueError, match="`target` must be floating point for ksubset"):
+        fenchel.fenchel_young_loss(fenchel.Ksubset(2), SCORES, target)
+    with pytest.raises(TypeError, match="`scores` must be bfloat16"):
+        fenchel.fenchel_young_loss(fenchel.Softmax(), SCORES.long(), target)
+
+
+def test_scalars_have_no_dimension_to_map() -> None:
+    with pytest.raises(ValueError, match="`scores` must have at least one dimension"):
+        mappings.get("sparsemax")(torch.tensor(1.0))

@@ -1,0 +1,165 @@
+"""The Fenchel-Young loss of every mapping."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch.autograd import gradcheck, gradgradcheck
+
+import fenchel
+from fenchel import FenchelYoungLoss, fenchel_young_loss
+from fenchel.mappings import AbstractMapping
+
+
+def k_hot(mapping: AbstractMapping, target: torch.Tensor, classes: int) -> torch.Tensor:
+    """Targets in the mapping's set: a mixture of its own solutions."""
+    return mapping(torch.randn(len(target), classes, dtype=torch.float64)).detach()
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_softmax_loss_is_cross_entropy(reduction: str) -> None:
+    scores = torch.randn(6, 9, dtype=torch.float64, requires_grad=True)
+    target = torch.tensor([0, 8, -100, 3, -100, 5])
+    ours = fenchel_young_loss(fenchel.Softmax(), scores, target, reduction=reduction)
+    theirs = F.cross_entropy(scores, target, reduction=reduction)
+    torch.testing.assert_close(ours, theirs)
+    v = torch.randn_like(ours)
+    gradients = [torch.autograd.grad(loss, scores, v)[0] for loss in (ours, theirs)]
+    torch.testing.assert_close(*gradients)
+    soft = torch.softmax(torch.randn(6, 9, dtype=torch.float64), -1)
+    torch.testing.assert_close(
+        fenchel_young_loss(fenchel.Softmax(), scores, soft),
+        F.cross_entropy(scores, soft) + torch.special.xlogy(soft, soft).sum(-1).mean(),
+    )
+
+
+def test_definition_and_nonnegativity(mapping: AbstractMapping) -> None:
+    scores = 2 * torch.randn(20, 6, dtype=torch.float64)
+    target = torch.randint(6, (20,))
+    y = k_hot(mapping, target, 6)
+    loss = fenchel_young_loss(mapping, scores, y, reduction="none")
+    expected = mapping.max(scores) + mapping.gamma * mapping.omega(y) - (scores * y).sum(-1)
+    torch.testing.assert_close(loss, expected)
+    assert (loss >= -1e-9).all()
+    at_solution = fenchel_young_loss(mapping, scores, mapping(scores), reduction="none")
+    assert at_solution.abs().max() < 1e-8
+    if mapping.total == 1.0:
+        hot = F.one_hot(target, 6).double()
+        by_index = fenchel_young_loss(mapping, scores, target, reduction="none")
+        offset = mapping.gamma * mapping.omega(hot)  # a constant where Ω does not vanish there
+        torch.testing.assert_close(
+            by_index + offset, fenchel_young_loss(mapping, scores, hot, reduction="none")
+        )
+
+
+def test_derivatives(mapping: AbstractMapping) -> None:
+    scores = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    target = torch.tensor([1, -100, 0, 4])
+    y = k_hot(mapping, target, 5)
+    (gradient,) = torch.autograd.grad(
+        fenchel_young_loss(mapping, scores, y, reduction="sum"), scores
+    )
+    torch.testing.assert_close(gradient, mapping(scores) - y)
+    if mapping.total != 1.0:
+        return
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return fenchel_young_loss(mapping, x, target)
+
+    assert gradcheck(loss, (scores,), check_forward_ad=True, check_batched_grad=True)
+    assert gradgradcheck(loss, (scores,))
+    (gradient,) = torch.autograd.grad(loss(scores), scores)
+    assert gradient[1].eq(0).all()
+
+
+@pytest.mark.parametrize("family", [fenchel.Entmax, fenchel.Normmax])
+def test_gradient_in_alpha_and_gamma(family: type) -> None:
+    scores = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    alpha = torch.tensor([[1.2], [1.5], [2.0], [2.5]], dtype=torch.float64, requires_grad=True)
+    gamma = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    soft = torch.softmax(torch.randn(4, 5, dtype=torch.float64), -1)
+    for target in (torch.tensor([1, -100, 0, 4]), soft):
+
+        def loss(x: torch.Tensor, a: torch.Tensor, g: torch.Tensor, y=target) -> torch.Tensor:
+            return fenchel_young_loss(family(a, gamma=g), x, y)
+
+        assert gradcheck(loss, (scores, alpha, gamma))
+        assert gradgradcheck(loss, (scores, alpha, gamma))
+
+
+def test_masked_classes() -> None:
+    scores = torch.randn(3, 6, dtype=torch.float64)
+    scores[:, 4:] = -torch.inf
+    scores.requires_grad_()
+    short = scores[:, :4].detach().requires_grad_()
+    target = torch.tensor([0, 1, 2])
+    for mapping in (fenchel.Softmax(), fenchel.Entmax(1.5), fenchel.Sparsemax(), fenchel.Normmax()):
+        loss = fenchel_young_loss(mapping, scores, target)
+        torch.testing.assert_close(loss, fenchel_young_loss(mapping, short, target))
+        (gradient,) = torch.autograd.grad(loss, scores)
+        assert gradient[:, 4:].eq(0).all()
+        soft = torch.tensor([[0.5, 0.5, 0, 0, 0, 0]] * 3, dtype=torch.float64)
+        assert fenchel_young_loss(mapping, scores, soft).isfinite()
+        impossible = fenchel_young_loss(mapping, scores, torch.tensor([5, 1, 2]), reduction="none")
+        assert impossible[0] == torch.inf
+        assert impossible[1:].isfinite().all()
+
+
+def test_all_rows_ignored_as_in_torch() -> None:
+    scores = torch.randn(3, 5, requires_grad=True)
+    target = torch.full((3,), -100)
+    for reduction in ("mean", "sum", "none"):
+        ours = fenchel_young_loss(fenchel.Sparsemax(), scores, target, reduction=reduction)
+        theirs = F.cross_entropy(scores, target, reduction=reduction)
+        torch.testing.assert_close(ours, theirs, equal_nan=True)
+    loss = fenchel_young_loss(fenchel.Sparsemax(), scores, target, reduction="sum")
+    assert torch.autograd.grad(loss, scores)[0].eq(0).all()
+
+
+def test_any_dim_and_shape() -> None:
+    scores = torch.randn(2, 7, 3, 4)
+    target = torch.randint(7, (2, 3, 4))
+    torch.testing.assert_close(
+        fenchel_young_loss(fenchel.Softmax(), scores, target, dim=1),
+        F.cross_entropy(scores, target),
+    )
+    single = fenchel_young_loss(fenchel.Entmax(), scores[0, :, 0, 0], target[0, 0, 0])
+    assert single.shape == ()
+    small = fenchel_young_loss(fenchel.Entmax(), scores, target.to(torch.uint8), dim=1)
+    torch.testing.assert_close(small, fenchel_young_loss(fenchel.Entmax(), scores, target, dim=1))
+    other = fenchel_young_loss(fenchel.Entmax(), scores, target, dim=-3, ignore_index=3)
+    kept = target != 3
+    rows = fenchel_young_loss(fenchel.Entmax(), scores, target, dim=1, reduction="none")
+    torch.testing.assert_close(other, rows[kept].mean())
+
+
+def test_half_precision() -> None:
+    scores = 5 * torch.randn(8, 100).bfloat16()
+    target = torch.randint(100, (8,))
+    loss = fenchel_young_loss(fenchel.Entmax(), scores, target)
+    assert loss.dtype == torch.bfloat16
+    torch.testing.assert_close(
+        loss.float(),
+        fenchel_young_loss(fenchel.Entmax(), scores.float(), target),
+        rtol=1e-2,
+        atol=0,
+    )
+
+
+def test_integer_targets_build_no_one_hot_matrix() -> None:
+    saved = []
+    scores = torch.randn(4, 1000, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        fenchel_young_loss(fenchel.Sparsemax(), scores * 1, torch.tensor([1, 2, 3, 4]))
+    assert sum(t.numel() >= scores.numel() for t in saved) == 1  # the solution
+
+
+def test_module() -> None:
+    scores, target = torch.randn(4, 6), torch.tensor([0, 5, -1, 2])
+    module = FenchelYoungLoss(fenchel.Entmax(1.5), reduction="sum", ignore_index=-1)
+    expected = fenchel_young_loss(
+        fenchel.Entmax(1.5), scores, target, reduction="sum", ignore_index=-1
+    )
+    torch.testing.assert_close(module(scores, target), expected)
+    assert "Entmax" in repr(module)
