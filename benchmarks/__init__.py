@@ -1,0 +1,1 @@
+"""Measurements of fenchel beside torch and its rivals: `python -m benchmarks CASE`."""

@@ -1,0 +1,80 @@
+"""Rows of results: as a table to read, and appended to a file to keep."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import machine
+
+FOLDER = Path(__file__).parent / "results"
+Row = dict[str, Any]
+"""Column to value. `met` says whether the row's target is reached; None where it has none."""
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return str(value)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as a markdown table, padded so that it is readable as it is."""
+    if not rows:
+        return ""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    cells = [columns, *[[_text(row.get(column)) for column in columns] for row in rows]]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    lines = [
+        "| "
+        + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True))
+        + " |"
+        for line in cells
+    ]
+    rule = "| " + " | ".join("-" * width for width in widths) + " |"
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """How many targets are met, and the rows that miss theirs."""
+    judged = [row for row in rows if row["met"] is not None]
+    missed = [row for row in judged if not row["met"]]
+    line = f"{len(judged) - len(missed)} of {len(judged)} targets met."
+    return f"{line}\n\nMissed:\n\n{table(missed)}" if missed else line
+
+
+def save(
+    case: str, title: str, rows: Sequence[Row], head: Mapping[str, Any], folder: Path = FOLDER
+) -> list[Path]:
+    """Appends the rows to <case>-<cpu>.jsonl and rewrites <case>.md; returns both paths.
+
+    Each is written by one system call or one rename, so that a reader, or a second run, never
+    sees half of it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{case}-{machine.slug()}.jsonl"
+    lines = "".join(
+        json.dumps({"case": case, **head, **row}, ensure_ascii=False) + "\n" for row in rows
+    )
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(descriptor, lines.encode())
+    finally:
+        os.close(descriptor)
+
+    page = folder / f"{case}.md"
+    facts = "\n".join(f"- {name}: {value}" for name, value in head.items())
+    text = f"# {case}\n\n{title}\n\n{facts}\n\n{summary(rows)}\n\nAll rows:\n\n{table(rows)}\n"
+    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, page)
+    return [log, page]

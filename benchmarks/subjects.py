@@ -1,0 +1,104 @@
+"""What is measured: each mapping, its truth, its loss, and the `entmax` package's counterpart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import entmax
+import torch
+from torch import Tensor
+
+import fenchel
+
+from . import truth
+
+Function = Callable[[Tensor], Tensor]
+OTHER_ALPHAS = (1.1, 1.25, 1.33, 1.75, 2.5)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A mapping under a label.
+
+    `rival` gives the `entmax` package's functions for rows whose widest support is k.
+    """
+
+    label: str
+    function: Function
+    truth: truth.Truth
+    rival: Callable[[int], dict[str, Function]] = lambda k: {}
+
+
+@dataclass(frozen=True)
+class LossSubject:
+    """The loss of a mapping under a label, −Ω, and the `entmax` package's loss."""
+
+    label: str
+    function: Callable[[Tensor, Tensor], Tensor]
+    truth: truth.Truth
+    entropy: Callable[[Tensor], Tensor]
+    rival: Callable[[Tensor, Tensor], Tensor]
+
+
+def _sorting(function: Callable[..., Tensor]) -> Callable[[int], dict[str, Function]]:
+    """The other package's exact algorithms: a full sort, and a partial one of well-chosen size."""
+    return lambda k: {"entmax": function, "entmax, best k": partial(function, k=k)}
+
+
+SPARSEMAX = Subject("sparsemax", fenchel.sparsemax, truth.entmax(2.0), _sorting(entmax.sparsemax))
+ENTMAX15 = Subject("entmax 1.5", fenchel.entmax, truth.entmax(1.5), _sorting(entmax.entmax15))
+
+
+def entmax_subject(alpha: float) -> Subject:
+    """α-entmax at any other α."""
+    return Subject(
+        f"entmax {alpha:g}",
+        partial(fenchel.entmax, alpha=alpha),
+        truth.entmax(alpha),
+        lambda k: {"entmax": partial(entmax.entmax_bisect, alpha=alpha)},
+    )
+
+
+def fusedmax_subject(lam: float) -> Subject:
+    """fusedmax at one λ."""
+    return Subject(f"fusedmax {lam:g}", partial(fenchel.fusedmax, lam=lam), truth.fusedmax(lam))
+
+
+def oscarmax_subject(lam: float) -> Subject:
+    """oscarmax at one λ."""
+    return Subject(f"oscarmax {lam:g}", partial(fenchel.oscarmax, lam=lam), truth.oscarmax(lam))
+
+
+PNORMMAX = Subject("pnormmax 1.5", partial(fenchel.pnormmax, p=1.5), truth.pnormmax(1.5))
+NORMMAX = Subject(
+    "normmax 2",
+    partial(fenchel.normmax, alpha=2.0),
+    truth.normmax(2.0),
+    lambda k: {"entmax": partial(entmax.normmax_bisect, alpha=2)},
+)
+KSUBSET = Subject(
+    "ksubset 2",
+    partial(fenchel.ksubset, k=2.0),
+    truth.ksubset(2.0),
+    lambda k: {"entmax": partial(entmax.budget_bisect, budget=2)},
+)
+
+
+def _tsallis(alpha: float) -> Callable[[Tensor], Tensor]:
+    return lambda y: (1 - (y**alpha).sum(-1)) / (alpha * (alpha - 1))
+
+
+def _loss(
+    label: str, mapping: fenchel.mappings.AbstractMapping, alpha: float, rival: torch.nn.Module
+) -> LossSubject:
+    function = partial(fenchel.fenchel_young_loss, mapping)
+    return LossSubject(label, function, truth.entmax(alpha), _tsallis(alpha), rival)
+
+
+LOSSES = (
+    _loss("sparsemax", fenchel.Sparsemax(), 2.0, entmax.SparsemaxLoss()),
+    _loss("entmax 1.5", fenchel.Entmax(1.5), 1.5, entmax.Entmax15Loss()),
+    _loss("entmax 1.33", fenchel.Entmax(1.33), 1.33, entmax.EntmaxBisectLoss(1.33)),
+)

@@ -1,0 +1,129 @@
+"""Independent answers in float64, against which everything is checked before it is timed.
+
+Bisections on the threshold τ for the separable mappings, and a general convex solver for the
+others; nothing here is shared with the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy
+import torch
+from torch import Tensor
+
+Truth = Callable[[Tensor], Tensor]
+"""Rows (n, d) of float64 to solutions of that shape."""
+
+
+def _bisect(excess: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
+    """The root of a decreasing function of τ (n, 1), to the last bit."""
+    for _ in range(100):
+        middle = (low + high) / 2
+        above = excess(middle) > 0
+        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+    return (low + high) / 2
+
+
+def entmax(alpha: float) -> Truth:
+    """y = [(α−1)x − τ]₊^(1/(α−1)), and softmax at α = 1."""
+    power = 1 / (alpha - 1) if alpha != 1 else 0.0
+
+    def solve(x: Tensor) -> Tensor:
+        x = x - x.amax(-1, keepdim=True)
+        if alpha == 1:
+            return x.softmax(-1)
+        x = x * (alpha - 1)
+
+        def y(tau: Tensor) -> Tensor:
+            return (x - tau).clamp(min=0) ** power
+
+        zero = torch.zeros_like(x[:, :1])
+        tau = _bisect(lambda tau: y(tau).sum(-1, keepdim=True) - 1, zero - 1, zero)
+        return y(tau)
+
+    return solve
+
+
+def normmax(alpha: float) -> Truth:
+    """y ∝ u^(1/(α−1)), u = [x − τ]₊, with Σ u^(α/(α−1)) = 1."""
+
+    def solve(x: Tensor) -> Tensor:
+        x = x - x.amax(-1, keepdim=True)
+
+        def y(tau: Tensor) -> Tensor:
+            return (x - tau).clamp(min=0) ** (1 / (alpha - 1))
+
+        zero = torch.zeros_like(x[:, :1])
+        tau = _bisect(lambda tau: (y(tau) ** alpha).sum(-1, keepdim=True) - 1, zero - 1, zero)
+        return y(tau) / y(tau).sum(-1, keepdim=True)
+
+    return solve
+
+
+def pnormmax(p: float) -> Truth:
+    """y ∝ u^(q−1), u = [x − τ]₊, q = p/(p−1), with Σ u^(q−1) = (Σ u^q)^((2−p)/p)."""
+    q = p / (p - 1)
+
+    def solve(x: Tensor) -> Tensor:
+        x = x - x.amax(-1, keepdim=True)
+
+        def u(tau: Tensor) -> Tensor:
+            return (x - tau).clamp(min=0)
+
+        def excess(tau: Tensor) -> Tensor:
+            norm = (u(tau) ** q).sum(-1, keepdim=True)
+            return (u(tau) ** (q - 1)).sum(-1, keepdim=True) - norm ** ((2 - p) / p)
+
+        zero = torch.zeros_like(x[:, :1])
+        y = u(_bisect(excess, zero - 1, zero)) ** (q - 1)
+        return y / y.sum(-1, keepdim=True)
+
+    return solve
+
+
+def ksubset(k: float) -> Truth:
+    """y = min(1, [x − τ]₊) with Σy = k."""
+
+    def solve(x: Tensor) -> Tensor:
+        def y(tau: Tensor) -> Tensor:
+            return (x - tau).clamp(0, 1)
+
+        low, high = x.amin(-1, keepdim=True) - 1, x.amax(-1, keepdim=True)
+        return y(_bisect(lambda tau: y(tau).sum(-1, keepdim=True) - k, low, high))
+
+    return solve
+
+
+def _program(x: Tensor, penalty: Callable[[Any], Any], ordered: bool = False) -> Tensor:
+    """argmin of ½‖x − y‖² + penalty(y) on the simplex, or its decreasing part, for one row (d,)."""
+    y = cvxpy.Variable(x.numel(), nonneg=True)
+    objective = cvxpy.sum_squares(y - x.numpy()) / 2 + penalty(y)
+    constraints = [cvxpy.sum(y) == 1, *([cvxpy.diff(y) <= 0] if ordered else [])]
+    cvxpy.Problem(cvxpy.Minimize(objective), constraints).solve(
+        solver=cvxpy.CLARABEL, tol_gap_abs=1e-13, tol_gap_rel=1e-13, tol_feas=1e-13
+    )
+    return torch.as_tensor(y.value)
+
+
+def fusedmax(lam: float) -> Truth:
+    """Ω = ½‖y‖² + λ Σ |y_(i+1) − y_i|."""
+
+    def solve(x: Tensor) -> Tensor:
+        return torch.stack([_program(row, lambda y: lam * cvxpy.tv(y)) for row in x])
+
+    return solve
+
+
+def oscarmax(lam: float) -> Truth:
+    """Ω = ½‖y‖² + λ Σ_(i<j) max(y_i, y_j)."""
+
+    def solve(x: Tensor) -> Tensor:
+        # y has the order of x, so the i-th largest of d counts in d − i of the pairs.
+        order = x.argsort(-1, descending=True)
+        weights = lam * torch.arange(x.shape[-1]).flip(0).double().numpy()
+        ranked = [_program(row, lambda y: weights @ y, True) for row in x.gather(-1, order)]
+        return torch.zeros_like(x).scatter(-1, order, torch.stack(ranked))
+
+    return solve
