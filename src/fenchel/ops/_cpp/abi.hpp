@@ -7,6 +7,7 @@
 #define FENCHEL_API extern "C" __attribute__((visibility("default")))
 
 #define FENCHEL_INLINE inline __attribute__((always_inline))
+#define FENCHEL_LAMBDA __attribute__((always_inline))
 
 namespace fenchel {
 

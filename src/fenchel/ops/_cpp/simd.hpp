@@ -186,6 +186,7 @@ inline double compensated_sum(const double* x, int64_t n) {
 
 // Reductions over many floats add in T inside a block and in double across blocks, so that the
 // error does not grow with the length of the row.
-constexpr int64_t kBlock = 512;
+template <class T>
+constexpr int64_t kBlock = 32 * kLanes<T>;
 
 }  // namespace fenchel

@@ -65,16 +65,21 @@ FENCHEL_INLINE Moments moments(const Candidates<T>& near, double kappa, double s
 template <int power, class T>
 FENCHEL_INLINE double write(Candidates<T>& near, double kappa, double s) {
   typedef T Narrow __attribute__((vector_size(sizeof(T) * kLanes<double>)));
-  Vec<double> total = {};
+  T* y = near.distance.get();
+  Vec<double> moment = {};
   for (int64_t i = 0; i < near.count; i += kLanes<double>) {
-    Vec<double> delta = wide_load(near.distance.get() + i), u = s - kappa * delta;
+    Vec<double> delta = wide_load(y + i), u = s - kappa * delta;
     u = u > 0 ? u : Vec<double>{};
-    Vec<double> y = power == 1 ? u : u * u;
-    total += y * delta;
-    Narrow narrow = __builtin_convertvector(y, Narrow);
-    std::memcpy(near.distance.get() + i, &narrow, sizeof narrow);
+    Vec<double> value = power == 1 ? u : u * u;
+    moment += value * delta;
+    Narrow narrow = __builtin_convertvector(value, Narrow);
+    std::memcpy(y + i, &narrow, sizeof narrow);
   }
-  return sum<double>(total);
+  if constexpr (sizeof(T) == 8) {  // the last places of s, times the size of the support
+    double share = 1 / compensated_sum(y, near.count);
+    for (int64_t i = 0; i < near.count; ++i) y[i] *= share;
+  }
+  return sum<double>(moment);
 }
 
 // r = 1. Newton from the right meets the root after finitely many changes of support.
@@ -113,29 +118,26 @@ FENCHEL_INLINE Root quadratic_root(Candidates<T>& near, double s) {
   return {2 * (1 - s), write<2>(near, 0.5, s)};
 }
 
-// 1/v where v > 0, else 1
-template <class T>
-FENCHEL_INLINE Vec<T> inverse(Vec<T> v) {
-  return T(1) / (v > 0 ? v : splat<T>(1));
-}
-
-// Σ v^(a+1), Σ v^a, Σ v^(a−1), Σ v^(a−2) over v = 1 − scale·Δ > 0.
+// Σ u^(a+1), Σ u^a, Σ u^(a−1), Σ u^(a−2) over u = s − κΔ > 0.
 struct PowerSums {
   double above, at, below, lower;
 };
 
-// Those sums, with v^a itself, which is raise(v), left in the scratch.
+// Those sums, with u^a itself, which is raise(u − 1, 1/u), left in the scratch.
 template <class T, class F>
-FENCHEL_INLINE PowerSums power_sums_by(const Candidates<T>& near, T scale, F raise) {
+FENCHEL_INLINE PowerSums power_sums_by(const Candidates<T>& near, double kappa, double s, F raise) {
   PowerSums total = {0, 0, 0, 0};
-  for (int64_t start = 0; start < near.count; start += kBlock) {
-    int64_t stop = near.count - start < kBlock ? near.count : start + kBlock;
+  const T rise = static_cast<T>(s - 1), fall = static_cast<T>(kappa);
+  for (int64_t start = 0; start < near.count; start += kBlock<T>) {
+    int64_t stop = near.count - start < kBlock<T> ? near.count : start + kBlock<T>;
     Vec<T> above = {}, at = {}, below = {}, lower = {};
     for (int64_t i = start; i < stop; i += kLanes<T>) {
-      Vec<T> x = load<T>(near.distance.get() + i) * scale, v = T(1) - x;
-      Vec<T> over = inverse<T>(v), e = raise(x, v, over);
+      Vec<T> near_one = rise - load<T>(near.distance.get() + i) * fall, u = near_one + T(1);
+      near_one = u > 0 ? near_one : Vec<T>{};
+      Vec<T> over = T(1) / (near_one + T(1)), e = raise(near_one, over);
+      e = u > 0 ? e : Vec<T>{};
       store<T>(near.scratch + i, e);
-      above += e * v;
+      above += e * u;
       at += e;
       below += e * over;
       lower += e * over * over;
@@ -149,21 +151,24 @@ FENCHEL_INLINE PowerSums power_sums_by(const Candidates<T>& near, T scale, F rai
 }
 
 template <class T>
-FENCHEL_INLINE PowerSums power_sums(const Candidates<T>& near, T scale, T a) {
-  if (a <= 16 && a == std::floor(a))
-    return power_sums_by(near, scale, [&](Vec<T> x, Vec<T> v, Vec<T> over) {
-      Vec<T> e = whole_power<T>(max<T>(v, Vec<T>{}), static_cast<int>(a));
-      return e + e * over * (a * ((T(1) - v) - x));  // what rounding took from v
+FENCHEL_INLINE PowerSums power_sums(const Candidates<T>& near, double kappa, double s, double a) {
+  const T rounded = static_cast<T>(a);
+  if (rounded <= 16 && rounded == std::floor(rounded))
+    return power_sums_by(near, kappa, s, [&](Vec<T> near_one, Vec<T> over) {
+      Vec<T> u = near_one + T(1), e = whole_power<T>(u, static_cast<int>(rounded));
+      return e + e * over * (rounded * (near_one - (u - T(1))));  // what u rounded
     });
-  return power_sums_by(near, scale, [&](Vec<T> x, Vec<T>, Vec<T>) { return power1m<T>(x, a); });
+  return power_sums_by(near, kappa, s, [&](Vec<T> near_one, Vec<T>) {
+    return power(near_one + T(1), near_one, rounded);
+  });
 }
 
 // Replaces each distance by value(Δ, i), divided by the sum of all, and returns Σ y Δ.
 template <class T, class F>
 FENCHEL_INLINE double write_normalized(Candidates<T>& near, F value) {
   double total = 0, moment = 0;
-  for (int64_t start = 0; start < near.count; start += kBlock) {
-    int64_t stop = near.count - start < kBlock ? near.count : start + kBlock;
+  for (int64_t start = 0; start < near.count; start += kBlock<T>) {
+    int64_t stop = near.count - start < kBlock<T> ? near.count : start + kBlock<T>;
     Vec<T> mass = {}, first = {};
     for (int64_t i = start; i < stop; i += kLanes<T>) {
       Vec<T> delta = load<T>(near.distance.get() + i), e = value(delta, i);
@@ -174,29 +179,43 @@ FENCHEL_INLINE double write_normalized(Candidates<T>& near, F value) {
     total += sum<T>(mass);
     moment += sum<T>(first);
   }
+  if constexpr (sizeof(T) == 8) total = compensated_sum(near.distance.get(), near.count);
   T share = static_cast<T>(1 / total);
   for (int64_t i = 0; i < near.count; i += kLanes<T>)
     store<T>(near.distance.get() + i, load<T>(near.distance.get() + i) * share);
   return moment / total;
 }
 
-// y ∝ v^a, v = 1 − scale·Δ
+// y ∝ u^a, u = s − κΔ
 template <class T>
-FENCHEL_INLINE double write_powers(Candidates<T>& near, T scale, T a) {
-  return write_normalized(near, [&](Vec<T> delta, int64_t) { return power1m<T>(delta * scale, a); });
+FENCHEL_INLINE double write_powers(Candidates<T>& near, double kappa, double s, double a) {
+  const T rise = static_cast<T>(s - 1), fall = static_cast<T>(kappa);
+  return write_normalized(near, [&](Vec<T> delta, int64_t) {
+    return power1m<T>(delta * fall - rise, static_cast<T>(a));
+  });
 }
 
-// y ∝ (v + move (1 − v))^r from v^r in the scratch, by the first terms of the series. Where the move
-// is not small against v, neither power matters.
+// y ∝ (u + move)^r from u^r in the scratch, by the first terms of the series. Where the move is not
+// small against u, neither power matters.
 template <class T>
-FENCHEL_INLINE double write_moved_powers(Candidates<T>& near, T scale, T r, T move) {
+FENCHEL_INLINE double write_moved_powers(Candidates<T>& near, double kappa, double s, T r, T move) {
+  const T from = static_cast<T>(s), fall = static_cast<T>(kappa);
   return write_normalized(near, [&](Vec<T> delta, int64_t i) {
-    Vec<T> e = load<T>(near.scratch + i);
-    Vec<T> tau = move * (inverse<T>(T(1) - delta * scale) - T(1));
+    Vec<T> e = load<T>(near.scratch + i), u = from - delta * fall;
+    Vec<T> tau = move / (u > 0 ? u : splat<T>(1));
     tau = tau < 1 ? tau : splat<T>(1);
     e += e * (tau * r) * (T(1) + tau * ((r - 1) / 2));
     return tau > -1 ? max<T>(e, Vec<T>{}) : Vec<T>{};
   });
+}
+
+// 1 − x^(−1/r), by short series near x = 1, where the solver spends its time.
+FENCHEL_INLINE double one_minus_root(double x, double r) {
+  double w = (x - 1) / (x + 1), q = w * w;
+  if (q > 0.01) return 1 - std::pow(x, -1 / r);
+  double z = 2 * w * (1 + q * (1.0 / 3 + q * (1.0 / 5 + q * (1.0 / 7 + q / 9)))) / r;  // log x / r
+  if (z * z > 0.01) return -std::expm1(-z);
+  return z * (1 - z * (1.0 / 2 - z * (1.0 / 6 - z * (1.0 / 24 - z * (1.0 / 120 - z / 720)))));
 }
 
 // A root of f in [low, high], f decreasing, by steps that are halved whenever they leave the bracket.
@@ -226,21 +245,19 @@ FENCHEL_INLINE Root power_root(Candidates<T>& near, double kappa, double r, doub
   double low = 0, high = 2 * s, at = s;
   for (int i = 0; i < 200; ++i) {
     at = s;
-    PowerSums p = power_sums<T>(near, static_cast<T>(kappa / s), static_cast<T>(r));
-    double t = 1 - std::pow(p.at, -1 / r) / s;  // 1 − 1/‖u‖
-    double g = p.below / p.at, h = p.lower / p.at;
-    double bend = 1 - t * (r - 1) * (h / (g * g) - 1) / 2;
-    double step = t / (g * (bend > 0.5 && bend < 2 ? bend : 1));
+    PowerSums p = power_sums<T>(near, kappa, s, r);
+    double t = one_minus_root(p.at, r);  // 1 − 1/‖u‖
+    double steep = p.below * p.below, bend = steep - t * (r - 1) * (p.lower * p.at - steep) / 2;
+    double step = t * p.at * (bend > 0.5 * steep && bend < 2 * steep ? p.below / bend : 1 / p.below);
     (t > 0 ? high : low) = s;
-    s -= s * step;
-    if (step < shortest && step > -shortest) break;
+    s -= step;
+    if (step < shortest * at && step > -shortest * at) break;
     if (!(s > low && s < high)) s = low + (high - low) / 2;
     if (s == low || s == high) break;
   }
-  if (out_power != r)
-    return {(1 - s) * r, write_powers<T>(near, static_cast<T>(kappa / s), static_cast<T>(out_power))};
-  return {(1 - s) * r, write_moved_powers<T>(near, static_cast<T>(kappa / at), static_cast<T>(r),
-                                             static_cast<T>(1 - at / s))};
+  if (out_power != r) return {(1 - s) * r, write_powers<T>(near, kappa, s, out_power)};
+  T move = static_cast<T>(s - at);
+  return {(1 - s) * r, write_moved_powers<T>(near, kappa, at, static_cast<T>(r), move)};
 }
 
 // The same in double where an exponent below one would magnify the rounding of v.

@@ -1,6 +1,6 @@
 // α-entmax: y_i = [s − (α−1)Δ_i]₊^(1/(α−1)), Δ_i the distance below the largest score, with the one
 // unknown s set so that y sums to one. Only entries with (α−1)Δ < 1 can be in the support.
-#include "threshold.hpp"
+#include "columns.hpp"
 
 namespace fenchel {
 namespace {
@@ -8,8 +8,8 @@ namespace {
 template <class T>
 FENCHEL_INLINE Root softmax_row(const T* x, T* y, int64_t d, T top) {
   double total = 0, weighted = 0;
-  for (int64_t start = 0; start < d; start += kBlock) {
-    int64_t n = d - start < kBlock ? d - start : kBlock;
+  for (int64_t start = 0; start < d; start += kBlock<T>) {
+    int64_t n = d - start < kBlock<T> ? d - start : kBlock<T>;
     Vec<T> mass = {}, moment = {};
     each_vector<T>(x + start, n, -kInf<T>, [&](Vec<T> v, int64_t i, int64_t count) {
       Vec<T> t = v - top;
@@ -29,10 +29,8 @@ FENCHEL_INLINE Root softmax_row(const T* x, T* y, int64_t d, T top) {
 }
 
 template <class T>
-FENCHEL_INLINE Root sparse_row(const T* x, T* y, int64_t d, double alpha, const Peaks<T>& peak,
-                               Candidates<T>& near) {
-  double r = 1 / (alpha - 1), s = upper_root(peak, alpha - 1, r);
-  near.take(x, d, peak.top, static_cast<T>(s * r));
+FENCHEL_INLINE Root sparse_row(T* y, int64_t d, double alpha, double s, Candidates<T>& near) {
+  double r = 1 / (alpha - 1);
   Root solved;
   if (alpha == 2)
     solved = linear_root(near, s);
@@ -44,10 +42,38 @@ FENCHEL_INLINE Root sparse_row(const T* x, T* y, int64_t d, double alpha, const 
   return solved;
 }
 
+// max_Ω from the largest score and the root.
+template <class T>
+FENCHEL_INLINE T value(T top, const Root& root, double alpha) {
+  return static_cast<T>(top + (root.peak_loss - (alpha - 1) * root.mean_distance) / alpha);
+}
+
+// Solves the rows that wait side by side, and writes them.
+template <class T>
+FENCHEL_INLINE void flush(Columns<T>& waiting, double alpha, int64_t d, T* out, T* maxima) {
+  double r = 1 / (alpha - 1);
+  waiting.seal(static_cast<T>(4 * r));
+  Vec<T> mean = column_roots(waiting, alpha - 1, r);
+  for (int lane = 0; lane < kLanes<T>; ++lane) {
+    int64_t row = waiting.row[lane];
+    if (row < 0) break;
+    T* y = out + row * d;
+    std::memset(y, 0, static_cast<size_t>(d) * sizeof(T));
+    const int32_t* index = waiting.index.get() + lane * Columns<T>::kLongest;
+    for (int64_t j = 0; j < waiting.count[lane]; ++j)
+      y[index[j]] = waiting.power[j * kLanes<T> + lane];
+    Root root = {-waiting.rise[lane] * r, static_cast<double>(mean[lane])};
+    if (maxima) maxima[row] = value(waiting.top[lane], root, alpha);
+  }
+  waiting.filled = 0;
+  waiting.longest = 0;
+}
+
 template <class T>
 FENCHEL_INLINE void entmax_rows(const T* scores, const double* alphas, int64_t alpha_step,
                                 int64_t first, int64_t last, int64_t d, T* out, T* maxima) {
   Candidates<T> near(d);
+  Columns<T> waiting;
   for (int64_t row = first; row < last; ++row) {
     const T* x = scores + row * d;
     T* y = out + row * d;
@@ -57,12 +83,22 @@ FENCHEL_INLINE void entmax_rows(const T* scores, const double* alphas, int64_t a
       if (maxima) maxima[row] = peak.top;
       continue;
     }
-    Root solved = alpha == 1 ? softmax_row(x, y, d, peak.top)
-                             : sparse_row(x, y, d, alpha, peak, near);
-    if (maxima)
-      maxima[row] = static_cast<T>(
-          peak.top + (solved.peak_loss - (alpha - 1) * solved.mean_distance) / alpha);
+    Root solved;
+    if (alpha == 1) {
+      solved = softmax_row(x, y, d, peak.top);
+    } else {
+      double r = 1 / (alpha - 1), s = upper_root(peak, alpha - 1, r);
+      near.take(x, d, peak.top, static_cast<T>(s * r));
+      if (alpha_step == 0 && alpha <= 2 && near.count <= Columns<T>::kLongest) {
+        waiting.add(near, row, peak.top, s);
+        if (waiting.full()) flush(waiting, alpha, d, out, maxima);
+        continue;
+      }
+      solved = sparse_row(y, d, alpha, s, near);
+    }
+    if (maxima) maxima[row] = value(peak.top, solved, alpha);
   }
+  if (waiting.filled) flush(waiting, alphas[0], d, out, maxima);
 }
 
 // s = y^(2−α) on the support: the diagonal of the Jacobian before it is centred.
@@ -79,8 +115,8 @@ FENCHEL_INLINE Vec<T> curvature(Vec<T> y, T power) {
 template <class T, class F>
 FENCHEL_INLINE T weighted_mean(const T* v, int64_t n, F s) {
   double mass = 0, moment = 0;
-  for (int64_t start = 0; start < n; start += kBlock) {
-    int64_t stop = n - start < kBlock ? n : start + kBlock, i = start;
+  for (int64_t start = 0; start < n; start += kBlock<T>) {
+    int64_t stop = n - start < kBlock<T> ? n : start + kBlock<T>, i = start;
     Vec<T> m0[2] = {}, m1[2] = {};
     auto add = [&](Vec<T> weight, Vec<T> at, int way) {
       m0[way] += weight;

@@ -11,12 +11,13 @@ FENCHEL_INLINE void squared_root(Candidates<T>& near, double q) {
   double high = 2 / q * std::log(static_cast<double>(near.count));
   double tolerance = sizeof(T) == 4 ? 3e-5 : 1e-8;
   double root = bracketed_root(0, 0, high, tolerance, [&](double x, double& step) {
-    PowerSums v = power_sums<T>(near, static_cast<T>(std::exp(x)), static_cast<T>(q - 1));
-    double f = std::log(v.at) - (q - 2) / q * std::log(v.above) - x;
-    step = f / ((q - 1) * v.below / v.at - (q - 2) * v.at / v.above);
+    double s = std::exp(-x);
+    PowerSums u = power_sums<T>(near, 1, s, q - 1);
+    double f = std::log(u.at) - (q - 2) / q * std::log(u.above);
+    step = f / (s * ((q - 1) * u.below / u.at - (q - 2) * u.at / u.above));
     return f;
   });
-  write_powers<T>(near, static_cast<T>(std::exp(root)), static_cast<T>(q - 1));
+  write_powers<T>(near, 1, std::exp(-root), q - 1);
 }
 
 template <class T>
@@ -52,8 +53,8 @@ int jvp(const T* ys, const T* vs, const double* ps, int64_t p_step, bool squared
       T* out = outs + row * d;
       double p = ps[row * p_step];
       double mass = 0, moment = 0, along = 0, power = 0;
-      for (int64_t start = 0; start < d; start += kBlock) {
-        int64_t n = d - start < kBlock ? d - start : kBlock;
+      for (int64_t start = 0; start < d; start += kBlock<T>) {
+        int64_t n = d - start < kBlock<T> ? d - start : kBlock<T>;
         Vec<T> m0 = {}, m1 = {}, m2 = {}, m3 = {};
         each_vector<T>(y + start, n, T(0), [&](Vec<T> at, int64_t i, int64_t count) {
           Vec<T> w = load_some<T>(v + start + i, count);
