@@ -109,7 +109,6 @@ def test_fast_backward_equals_the_formula(mapping: AbstractMapping) -> None:
         torch.testing.assert_close(mapping.fast_jvp(y, v), mapping.jvp(y, v))
 
 
-@pytest.mark.slow
 def test_compiles_without_graph_breaks(mapping: AbstractMapping) -> None:
     torch._dynamo.reset()
     scores = rows(4, 9, dtype=torch.float32)
@@ -167,6 +166,7 @@ def test_minus_infinity_is_deletion(mapping: AbstractMapping) -> None:
     y = mapping(masked)
     assert y[:, deleted].eq(0).all()
     torch.testing.assert_close(y[:, kept], mapping(scores[:, kept]), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(mapping.max(masked), mapping.max(scores[:, kept]))
     masked.requires_grad_()
     v = rows(5, 9)
     (gradient,) = torch.autograd.grad(mapping(masked), masked, v)
@@ -212,6 +212,8 @@ def test_outliers_and_huge_scores(mapping: AbstractMapping) -> None:
         y = mapping(scores)
         assert y.isfinite().all()
         assert (y[:, 7] - 1).abs().max() < 1e-5
+    if mapping.name == "general":  # Ω of a user may know positions
+        return
     ties = torch.full((2, 8), 1e30)
     torch.testing.assert_close(mapping(ties), torch.full((2, 8), total(mapping) / 8))
 

@@ -16,7 +16,7 @@ def by_convex_solver(penalty, scores: np.ndarray, total: float = 1.0, most: floa
     y = cvxpy.Variable(len(scores), nonneg=True)
     limits = [cvxpy.sum(y) == total] + ([] if most is None else [y <= most])
     problem = cvxpy.Problem(cvxpy.Minimize(penalty(y) - scores @ y), limits)
-    problem.solve(solver=cvxpy.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
+    problem.solve(solver=cvxpy.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
     return y.value
 
 

@@ -95,6 +95,14 @@ class AbstractMapping(abc.ABC):
         """τ of rows (..., d) with solution y, shape (...)."""
         raise NotImplementedError(f"{self.name} has no threshold.")
 
+    def kept_omega(self, y: Tensor, kept: Tensor) -> Tensor:
+        """Ω of what is left of y when all but the kept entries, a mask (..., d), are deleted."""
+        return self.omega(y)
+
+    def vertex_omega(self, target: Tensor, kept: Tensor) -> float | Tensor:
+        """Ω of the vertex at each target (..., 1) when all but the kept entries are deleted."""
+        return 0.0
+
     def check_width(self, d: int) -> None:  # noqa: B027  most mappings take rows of any length
         """Raises if a row of d entries has no solution."""
 
@@ -102,7 +110,7 @@ class AbstractMapping(abc.ABC):
         """max_Ω of rows (..., d), shape (...), and the solution."""
         y = self.solve(scores)
         score = torch.where(y == 0, 0.0, scores * y).sum(-1)
-        value = score - self.omega(y)
+        value = score - self.kept_omega(y, scores > -torch.inf)
         top = scores.amax(-1)
         return torch.where(top.isinf(), top, value), y
 
@@ -190,15 +198,25 @@ class AbstractMapping(abc.ABC):
                 "one; got class indices."
             )
         kept = target != ignore_index
-        losses = self._max(scores, torch.where(kept, target, 0).to(torch.int64), dim)
+        classes = torch.where(kept, target, 0).to(torch.int64)
+        losses = self._max(scores, classes, dim) + self._vertex(scores, classes, dim)
         losses = torch.where(kept, losses, 0.0)
         if reduction == "none":
             return losses
         return losses.sum() / kept.sum() if reduction == "mean" else losses.sum()
 
+    def _vertex(self, scores: Tensor, target: Tensor, dim: int) -> float | Tensor:
+        """γΩ of each target's vertex, among the classes that are not deleted."""
+        kept = scores.movedim(dim, -1) > -torch.inf
+        omega = self.vertex_omega(target.unsqueeze(-1), kept)
+        if isinstance(omega, Tensor):
+            omega = omega.to(scores.dtype)
+        return self._gamma(omega, scores, dim)
+
     def _distribution_loss(self, scores: Tensor, target: Tensor, dim: int) -> Tensor:
         rows, parameter, _ = self._rows(target, dim, scaled=False)
-        omega = self._gamma(rows, self.at(parameter).omega(rows), target, dim)
+        kept = scores.movedim(dim, -1) > -torch.inf
+        omega = self._gamma(self.at(parameter).kept_omega(rows, kept), target, dim)
         score = torch.where(target == 0, 0.0, target * scores).sum(dim)
         return self.max(scores, dim) + omega - score
 
@@ -208,11 +226,11 @@ class AbstractMapping(abc.ABC):
             target = target.unsqueeze(-1)
         forward = _autograd.Max if torch.compiler.is_compiling() else _autograd.ForwardMax
         value, _ = forward.apply(rows, parameter, target, self)
-        value = self._gamma(rows, value, scores, dim)
+        value = self._gamma(value, scores, dim)
         return value.to(self._result_type(scores))
 
-    def _gamma(self, rows: Tensor, value: Tensor, scores: Tensor, dim: int) -> Tensor:
-        """A value (...) of rows (..., d), times γ."""
+    def _gamma(self, value: Any, scores: Tensor, dim: int) -> Any:
+        """A value, one per row (...) of the scores, times γ."""
         if isinstance(self.gamma, Tensor):
             return value * _checks.per_row("gamma", self.gamma, scores.shape, dim).squeeze(-1)
         return value if self.gamma == 1.0 else value * self.gamma

@@ -92,7 +92,11 @@ class General(AbstractMapping):
 
     def solve_with_status(self, scores: Tensor) -> tuple[Tensor, Status]:
         """The solution of rows (..., d) for γ = 1, without autograd, and how the solver ended."""
-        y, status = _accelerated(self.omega, scores.detach().double(), self.tol, self.max_iter)
+        # A new thread starts afresh: ∇Ω needs autograd, which the caller's state may forbid (inside
+        # an operator, under a torch.func transform or saved-tensor hooks).
+        arguments = (self.omega, scores.detach().double(), self.tol, self.max_iter)
+        with ThreadPoolExecutor(1) as thread:
+            y, status = thread.submit(_accelerated, *arguments).result()
         missed = int((~status.converged).sum())
         if missed:
             message = (
@@ -104,6 +108,11 @@ class General(AbstractMapping):
                 raise ConvergenceError(message)
             warnings.warn(message, ConvergenceWarning, stacklevel=2)
         return y.to(scores.dtype), status
+
+    def vertex_omega(self, target: Tensor, kept: Tensor) -> float | Tensor:
+        # Of an unknown Ω no more is known than its values at the vertices themselves.
+        vertices = torch.zeros(kept.shape, dtype=torch.float64, device=kept.device)
+        return self.omega(vertices.scatter(-1, target, 1.0))
 
     def jvp(self, y: Tensor, v: Tensor) -> Tensor:
         # On the support H dy + dτ 1 = v and Σ dy = 0; elsewhere dy = 0.
@@ -177,9 +186,7 @@ _library.define("general(Tensor scores, int handle) -> Tensor")
 
 
 def _solve_by_handle(scores: Tensor, handle: int) -> Tensor:
-    # An operator runs below autograd, which the gradient of Ω needs; a new thread starts afresh.
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_by_handle[handle].solve_with_status, scores).result()[0]
+    return _by_handle[handle].solve_with_status(scores)[0]
 
 
 def _fake(scores: Tensor, handle: int) -> Any:

@@ -17,7 +17,7 @@ from ._base import AbstractMapping
 @final
 @dataclass(frozen=True, eq=False)
 class Normmax(AbstractMapping):
-    """Ω(y) = ‖y‖_α − 1; the solution is y ∝ [θ − τ]₊^(1/(α−1)), with ‖[θ − τ]₊‖_q = 1.
+    """Ω(y) = ‖y‖_α; the solution is y ∝ [θ − τ]₊^(1/(α−1)), with ‖[θ − τ]₊‖_q = 1.
 
     q = α/(α−1) is the dual exponent. The larger α, the more equal the entries of the support.
 
@@ -46,7 +46,10 @@ class Normmax(AbstractMapping):
         return ops.normmax_jvp(y, v, self.alpha)
 
     def omega(self, y: Tensor) -> Tensor:
-        return (self._norm(y) - 1).squeeze(-1)
+        return self._norm(y).squeeze(-1)
+
+    def vertex_omega(self, target: Tensor, kept: Tensor) -> float | Tensor:
+        return 1.0
 
     def parameter_omega(self, y: Tensor) -> Tensor:
         norm = self._norm(y)

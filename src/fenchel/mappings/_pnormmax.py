@@ -17,7 +17,7 @@ from ._base import AbstractMapping
 @final
 @dataclass(frozen=True, eq=False)
 class Pnormmax(AbstractMapping):
-    """Ω(y) = ½‖y‖_p², less ½ so that it vanishes at the vertices; sparsemax at p = 2.
+    """Ω(y) = ½‖y‖_p²; sparsemax at p = 2.
 
     The solution is y ∝ u^(q−1), u = [θ − τ]₊, q = p/(p−1), with τ such that Σu^(q−1) = ‖u‖_q^(q−2):
     one scalar root in place of the projected gradient of the original paper.
@@ -45,7 +45,10 @@ class Pnormmax(AbstractMapping):
         return ops.pnormmax_jvp(y, v, self.p)
 
     def omega(self, y: Tensor) -> Tensor:
-        return (self._norm(y).squeeze(-1) ** 2 - 1) / 2
+        return self._norm(y).squeeze(-1) ** 2 / 2
+
+    def vertex_omega(self, target: Tensor, kept: Tensor) -> float | Tensor:
+        return 0.5
 
     def threshold(self, scores: Tensor, y: Tensor) -> Tensor:
         peak, at = y.max(-1, keepdim=True)

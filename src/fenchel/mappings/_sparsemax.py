@@ -15,7 +15,7 @@ from ._base import AbstractMapping
 @final
 @dataclass(frozen=True, eq=False)
 class Sparsemax(AbstractMapping):
-    """Ω(y) = ½‖y‖², less ½ so that it vanishes at the vertices; the solution is y = [θ/γ − τ]₊.
+    """Ω(y) = ½‖y‖²; the solution is y = [θ/γ − τ]₊.
 
     Args:
         gamma: the strength of the regularizer; smaller is sparser.
@@ -27,7 +27,8 @@ class Sparsemax(AbstractMapping):
         return ops.entmax(scores, 2.0)
 
     def solve_max(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        return ops.entmax_max(scores, 2.0)
+        value, y = ops.entmax_max(scores, 2.0)  # there Ω is less by ½
+        return value - 0.5, y
 
     def jvp(self, y: Tensor, v: Tensor) -> Tensor:
         return ops.reference.entmax_jvp(y, v, 2.0)
@@ -36,7 +37,10 @@ class Sparsemax(AbstractMapping):
         return ops.entmax_jvp(y, v, 2.0)
 
     def omega(self, y: Tensor) -> Tensor:
-        return (y * (y - 1)).sum(-1) / 2
+        return (y * y).sum(-1) / 2
+
+    def vertex_omega(self, target: Tensor, kept: Tensor) -> float | Tensor:
+        return 0.5
 
     def threshold(self, scores: Tensor, y: Tensor) -> Tensor:
         peak, at = y.max(-1, keepdim=True)
