@@ -1,0 +1,94 @@
+"""`fenchel doctor`: what is in use, what is missing, and the remedy."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from .. import __version__
+from ..mappings import get
+from ..ops import _native
+
+OLDEST_TORCH = (2, 8)
+
+
+class Finding(NamedTuple):
+    """One line of the report, and what to do if something is missing."""
+
+    subject: str
+    state: str
+    remedy: str = ""
+    fatal: bool = False
+
+
+def run() -> int:
+    """Prints the report; 0 when the package is usable."""
+    findings = [*_versions(), _native_library(), *_devices(), _matplotlib(), _self_test()]
+    width = max(len(finding.subject) for finding in findings)
+    for finding in findings:
+        print(f"{finding.subject:<{width}}  {finding.state}")
+    remedies = [finding for finding in findings if finding.remedy]
+    if remedies:
+        print("\nWhat to do:")
+    for finding in remedies:
+        print(f"  {finding.subject}: {finding.remedy}")
+    usable = not any(finding.fatal for finding in findings)
+    print(f"\nfenchel is {'usable' if usable else 'NOT usable'} here.")
+    return 0 if usable else 1
+
+
+def _versions() -> list[Finding]:
+    old = tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH
+    remedy = f"install torch {'.'.join(map(str, OLDEST_TORCH))} or newer." if old else ""
+    system = f"{platform.system()} {platform.machine()}"
+    return [
+        Finding("fenchel", __version__),
+        Finding("python", f"{platform.python_version()} on {system}"),
+        Finding("torch", torch.__version__, remedy, old),
+        Finding("numpy", np.__version__),
+    ]
+
+
+def _native_library() -> Finding:
+    state, _, remedy = _native.STATUS.partition("; ")
+    return Finding("native library", state, f"{remedy}." if _native.LIBRARY is None else "")
+
+
+def _devices() -> list[Finding]:
+    triton = _version("triton")
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    return [
+        Finding("threads", f"{torch.get_num_threads()} (torch.set_num_threads changes it)"),
+        Finding(
+            "triton",
+            triton or "not installed",
+            "install a CUDA build of torch, which brings Triton." if gpu and not triton else "",
+        ),
+        Finding("gpu", gpu or "none that torch can use; everything runs on the CPU"),
+    ]
+
+
+def _matplotlib() -> Finding:
+    found = _version("matplotlib")
+    remedy = "" if found else "install it with `pip install 'fenchel[plots]'` to draw pictures."
+    return Finding("matplotlib", found or "not installed", remedy)
+
+
+def _self_test() -> Finding:
+    """Whether a mapping gives the right answer here."""
+    y = get("sparsemax")(torch.tensor([1.0, 0.5, -1.0]))
+    if torch.allclose(y, torch.tensor([0.75, 0.25, 0.0])):
+        return Finding("self-test", "passed")
+    remedy = "set FENCHEL_KERNELS=reference, and report this with the lines above."
+    return Finding("self-test", f"failed: sparsemax gave {y.tolist()}", remedy, fatal=True)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,72 @@
+"""Reads the command line and runs the command it names."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import __version__
+from . import _demo, _doctor
+
+EXIT_CODES = "exit codes: 0 success, 1 failure (the reason is on stderr), 2 wrong usage"
+
+
+def _picture_path(text: str) -> Path:
+    path = Path(text)
+    if path.suffix.lower() not in _demo.FORMATS:
+        raise argparse.ArgumentTypeError(f"must end in {', '.join(_demo.FORMATS)}, got {text!r}.")
+    return path
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fenchel",
+        description="Sparse and structured alternatives to softmax for PyTorch.",
+        epilog=EXIT_CODES,
+    )
+    parser.add_argument("--version", action="version", version=f"fenchel {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser(
+        "demo",
+        help="compute every mapping on one score vector and draw them all",
+        description="Computes every mapping on one vector of scores, prints its weights, support, "
+        "value and loss, and writes a picture: every mapping at the scores [t, 0] with its "
+        "regularized maximum beside it, and at [t1, t2, 0] as a heat map.",
+        epilog=EXIT_CODES,
+    )
+    demo.add_argument(
+        "--output",
+        type=_picture_path,
+        default=Path("mappings.png"),
+        metavar="PATH",
+        help=f"where the picture goes, in an existing folder; its ending "
+        f"({', '.join(_demo.FORMATS)}) is its format (default: %(default)s)",
+    )
+    demo.set_defaults(run=lambda arguments: _demo.run(arguments.output))
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="report versions, the native library, threads, Triton and the GPU",
+        description="Reports what fenchel runs on, what is missing, and what to do about it. "
+        "Exits with 0 when the package is usable, be it on its slower references.",
+        epilog=EXIT_CODES,
+    )
+    doctor.set_defaults(run=lambda arguments: _doctor.run())
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit code; usage errors exit with 2.
+
+    Args:
+        argv: the words after `fenchel`; by default the process's own.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except (ImportError, OSError) as error:
+        print(f"fenchel {arguments.command}: error: {error}", file=sys.stderr)
+        return 1

@@ -1,0 +1,65 @@
+"""`fenchel doctor`: what it reports, and when it calls the package unusable."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import fenchel
+from fenchel import cli
+from fenchel.cli import _doctor
+from fenchel.ops import _native
+
+
+def test_report_names_what_is_in_use(capsys):
+    assert cli.main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    for word in (fenchel.__version__, torch.__version__, "numpy", "threads", "triton", "gpu"):
+        assert word in out
+    assert _native.STATUS.partition("; ")[0] in out
+    assert "fenchel is usable here." in out
+
+
+def test_missing_library_has_a_remedy(monkeypatch, capsys):
+    monkeypatch.setattr(_native, "LIBRARY", None)
+    monkeypatch.setattr(_native, "STATUS", "not found; install a compiler")
+    assert cli.main(["doctor"]) == 0
+    assert "native library: install a compiler." in capsys.readouterr().out
+
+
+def test_old_torch_is_not_usable(monkeypatch, capsys):
+    monkeypatch.setattr(torch, "__version__", "2.7.1")
+    assert cli.main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "torch: install torch 2.8 or newer." in out
+    assert "fenchel is NOT usable here." in out
+
+
+def test_wrong_answers_are_not_usable(monkeypatch, capsys):
+    monkeypatch.setattr(_doctor, "get", lambda name: lambda scores: scores)
+    assert cli.main(["doctor"]) == 1
+    assert "FENCHEL_KERNELS=reference" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("FENCHEL_KERNELS", "reference", "switched off by FENCHEL_KERNELS=reference"),
+        ("FENCHEL_LIBRARY_DIR", "/nowhere", "not found, the slower references are used"),
+    ],
+)
+def test_environment_is_reported(variable, value, message):
+    inherited = {key: word for key, word in os.environ.items() if not key.startswith("FENCHEL_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "fenchel", "doctor"],
+        capture_output=True,
+        text=True,
+        env={**inherited, variable: value},
+    )
+    assert done.returncode == 0, done.stderr
+    assert message in done.stdout
+    assert "What to do:" in done.stdout
