@@ -1,0 +1,69 @@
+# Two commands matter on a fresh machine: `make demo` and `make test`. Both create .venv and
+# install pinned versions in it; a C++17 compiler makes the package fast but is not needed.
+
+PYTHON ?= python3
+PYTEST_ARGS ?= -n auto --maxprocesses=8
+BENCH ?= mappings
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/fenchel/ops/*/*.cpp src/fenchel/ops/*/*.hpp)
+SANITIZED := build/sanitize
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint types doctest sanitize bench clean
+
+help:  ## print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+
+demo: $(VENV)/demo.stamp  ## set all up, compute every mapping, and write demo/mappings.png
+	@mkdir -p demo
+	$(BIN)/fenchel demo --output demo/mappings.png
+
+test: $(VENV)/dev.stamp  ## set all up and run the tests, but for the slow ones
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-all: $(VENV)/dev.stamp  ## run the slow tests too
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/dev.stamp  ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/dev.stamp  ## check the types
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+doctest: $(VENV)/dev.stamp  ## run the examples of README, docs and docstrings
+	$(BIN)/python -m pytest tests/test_docs.py
+
+sanitize: $(VENV)/dev.stamp  ## run the kernels' tests under AddressSanitizer and UBSan
+	$(BIN)/cmake -S . -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
+		-DFENCHEL_SANITIZE=ON -DFENCHEL_OUTPUT=$(abspath $(SANITIZED)/lib)
+	$(BIN)/cmake --build $(SANITIZED)
+	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
+		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+		FENCHEL_LIBRARY_DIR=$(abspath $(SANITIZED)/lib) \
+		$(BIN)/python -m pytest -p no:cacheprovider tests/ops
+
+bench: $(VENV)/dev.stamp  ## run the benchmark BENCH (default: mappings)
+	$(BIN)/python -m benchmarks $(BENCH)
+
+clean:  ## remove the environment, builds and caches
+	rm -rf $(VENV) build dist demo .pytest_cache .ruff_cache .hypothesis
+	rm -f src/fenchel/ops/fenchel_native_*.so src/fenchel/ops/fenchel_native_*.dylib
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "fenchel needs Python 3.10 or newer; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+
+# The development environment contains the demo's, so it stamps both.
+$(VENV)/demo.stamp: requirements/demo.txt $(SOURCES) | $(BIN)/python
+	$(PIP) -r requirements/demo.txt
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: requirements/dev.txt requirements/demo.txt $(SOURCES) | $(BIN)/python
+	$(PIP) -r requirements/dev.txt
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $(VENV)/demo.stamp $@
