@@ -1,0 +1,92 @@
+"""The public names are those of docs/api.md, each with a docstring and an example."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import fenchel
+
+API = Path(__file__).parents[1] / "docs" / "api.md"
+DOCUMENTED: dict[str, set[str]] = {}
+for _section in API.read_text(encoding="utf-8").split("\n## ")[1:]:
+    _title = re.match(r"`([\w.]+)`", _section)
+    if _title:
+        _names = re.findall(r"^\| `(\w+)", _section, flags=re.MULTILINE)
+        DOCUMENTED[_title[1]] = set(_names)
+OBJECTS = [(module, name) for module in sorted(DOCUMENTED) for name in sorted(DOCUMENTED[module])]
+FUNCTIONS = [
+    (module, name)
+    for module, name in OBJECTS
+    if inspect.isfunction(getattr(importlib.import_module(module), name))
+]
+PACKAGES = ["fenchel"] + [
+    module.name for module in pkgutil.walk_packages(fenchel.__path__, "fenchel.") if module.ispkg
+]
+
+
+def test_all_public_packages_are_documented() -> None:
+    assert set(DOCUMENTED) == {
+        "fenchel",
+        "fenchel.mappings",
+        "fenchel.plots",
+        "fenchel.compat.entmax",
+    }
+
+
+@pytest.mark.parametrize("module", sorted(DOCUMENTED))
+def test_public_names_are_the_documented_ones(module: str) -> None:
+    assert set(importlib.import_module(module).__all__) == DOCUMENTED[module]
+
+
+@pytest.mark.parametrize(("module", "name"), OBJECTS)
+def test_every_public_object_has_a_docstring(module: str, name: str) -> None:
+    found = getattr(importlib.import_module(module), name)
+    assert inspect.getdoc(found)
+
+
+# The compat functions are another package's; its documentation has the examples.
+@pytest.mark.parametrize(
+    ("module", "name"), [pair for pair in FUNCTIONS if not pair[0].startswith("fenchel.compat")]
+)
+def test_every_public_function_has_an_example(module: str, name: str) -> None:
+    assert ">>> " in str(inspect.getdoc(getattr(importlib.import_module(module), name)))
+
+
+@pytest.mark.parametrize(("module", "name"), FUNCTIONS)
+def test_no_public_function_takes_arbitrary_keywords(module: str, name: str) -> None:
+    if (module, name) == ("fenchel.mappings", "get"):  # hands them to a class and checks them
+        return
+    function = getattr(importlib.import_module(module), name)
+    kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
+    assert inspect.Parameter.VAR_KEYWORD not in kinds
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_public_function_has_the_name_of_a_module(package: str) -> None:
+    module = importlib.import_module(package)
+    inside = {name for _, name, _ in pkgutil.iter_modules(module.__path__)}
+    for name in set(getattr(module, "__all__", ())) & inside:
+        assert isinstance(getattr(module, name), ModuleType)
+
+
+@pytest.mark.parametrize("package", [name for name in DOCUMENTED if name != "fenchel"])
+def test_leaves_of_a_public_package_are_private(package: str) -> None:
+    module = importlib.import_module(package)
+    for _, name, is_package in pkgutil.iter_modules(module.__path__):
+        assert is_package or name.startswith("_")
+
+
+def test_import_needs_no_matplotlib() -> None:
+    code = (
+        "import sys; sys.modules['matplotlib'] = None; import fenchel, fenchel.plots, fenchel.cli"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
