@@ -36,7 +36,7 @@ def dense_floats(name: str, value: Tensor) -> None:
 
 def dimension(name: str, shape: torch.Size, dim: int) -> int:
     """The nonnegative form of `dim`, which must exist and not be empty."""
-    if not isinstance(dim, Integral) or isinstance(dim, bool):
+    if type(dim) is not int and (not isinstance(dim, Integral) or isinstance(dim, bool)):
         raise TypeError(f"`dim` must be an int, got {kind(dim)}.")
     n = len(shape)
     if n == 0:
@@ -44,7 +44,7 @@ def dimension(name: str, shape: torch.Size, dim: int) -> int:
     if not -n <= dim < n:
         raise ValueError(f"`dim` must be in [{-n}, {n - 1}], got {dim}.")
     dim = int(dim) % n
-    if shape[dim] == 0:
+    if not shape[dim]:
         raise ValueError(
             f"`{name}` must have at least one entry along `dim`, got shape {tuple(shape)}."
         )
@@ -67,6 +67,8 @@ def real(
     most: float = math.inf,
 ) -> None:
     """A finite number, or a floating-point tensor of such, within bounds."""
+    if type(value) is float and least <= value <= most and above < value < math.inf:
+        return  # the common case, at the least cost
     if isinstance(value, Tensor):
         dense_floats(name, value)
         if not _values_can_be_read(value):

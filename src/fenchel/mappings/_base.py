@@ -116,8 +116,9 @@ class AbstractMapping(abc.ABC):
 
     def rounded(self, scores: Tensor) -> Tensor:
         """The solution in the scores' own type, found in at least float32."""
-        wide = torch.promote_types(scores.dtype, torch.float32)
-        return self.solve(scores.to(wide)).to(scores.dtype)
+        if scores.dtype in _checks.HALF:
+            return self.solve(scores.float()).to(scores.dtype)
+        return self.solve(scores)
 
     def at(self, parameter: Tensor | None) -> AbstractMapping:
         """This mapping with another value of its parameter, one per row (..., 1)."""
@@ -138,15 +139,15 @@ class AbstractMapping(abc.ABC):
             TypeError, ValueError: for input of the wrong kind, dimension or size.
         """
         rows, parameter, dim = self._rows(scores, dim)
-        if not (torch.is_grad_enabled() or _autograd.transformed()):
+        watched = rows.requires_grad or parameter is not None
+        if not (watched and torch.is_grad_enabled()) and not _autograd.transformed():
             y = self.at(parameter).rounded(rows)
         elif torch.compiler.is_compiling():
             y = _autograd.Argmax.apply(rows, parameter, self)
-        elif rows.requires_grad or parameter is not None or _autograd.transformed():
-            y = _autograd.ForwardArgmax.apply(rows, parameter, self)
         else:
-            y = self.at(parameter).rounded(rows)
-        y = y.to(self._result_type(scores))
+            y = _autograd.ForwardArgmax.apply(rows, parameter, self)
+        if y.dtype != scores.dtype:
+            y = y.to(self._result_type(scores))
         return y if dim == y.ndim - 1 else y.movedim(-1, dim).contiguous()
 
     def max(self, scores: Tensor, dim: int = -1) -> Tensor:
@@ -251,9 +252,10 @@ class AbstractMapping(abc.ABC):
         dim = _checks.dimension("scores", scores.shape, dim)
         self.check_width(scores.shape[dim])
         unit = not isinstance(self.gamma, Tensor) and self.gamma == 1.0
-        rows = scores.to(self._result_type(scores))
-        if rows.dtype in _checks.HALF and (self.reads_ties or not unit):
-            rows = rows.float()
+        rows = scores
+        if scores.dtype in _checks.HALF:
+            exact = self.reads_ties or not unit
+            rows = scores.to(torch.float32 if exact else self._result_type(scores))
         if scaled and not unit:
             if isinstance(self.gamma, Tensor):
                 _checks.per_row("gamma", self.gamma, scores.shape, dim)

@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,32 +75,27 @@ class Kernel:
             self._functions[dtype] = function
 
     def write(self, arguments: tuple, *results: Tensor | None) -> None:
-        """Runs the function on rows and parameter into results, of which some may be None."""
-        rows = [tensor.contiguous() for tensor in arguments[: self._inputs]]
-        words, owners = [], []
+        """Runs the function on contiguous rows and parameters into results, some maybe None."""
+        rows = arguments[0]
+        d = rows.shape[-1]
+        words: list = [tensor.data_ptr() for tensor in arguments[: self._inputs]]
+        owners = []
         for word, value in zip(self._parameters, arguments[self._inputs :], strict=True):
             if word == "rows":
-                owner, address, step = _row_values(value, rows[0])
+                owner, address, step = _row_values(value, rows)
                 owners.append(owner)
-                words += [address, step]
+                words += (address, step)
             else:
                 words.append(value)
-        d = rows[0].shape[-1]
-        failed = self._functions[rows[0].dtype](
-            *[tensor.data_ptr() for tensor in rows],
-            *words,
-            rows[0].numel() // d,
-            d,
-            *[None if result is None else result.data_ptr() for result in results],
-            torch.get_num_threads(),
-        )
-        if failed:
+        words += (rows.numel() // d, d)
+        words += [None if result is None else result.data_ptr() for result in results]
+        if self._functions[rows.dtype](*words, torch.get_num_threads()):
             raise MemoryError("the native library could not allocate its working memory.")
 
-    def __call__(self, rows: Tensor, *arguments: Tensor | float) -> Tensor:
-        """The result for rows and parameters, in a new tensor like the rows."""
-        out = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
-        self.write((rows, *arguments), out)
+    def __call__(self, *arguments: Any) -> Tensor:
+        """The result for contiguous rows and parameters, in a new tensor like the rows."""
+        out = torch.empty_like(arguments[0])
+        self.write(arguments, out)
         return out
 
 

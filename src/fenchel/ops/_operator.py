@@ -47,7 +47,7 @@ def declare(
         schema: name, arguments and results; the first argument holds the rows (..., d).
         fake: the shapes of the results, for tracing.
         reference: plain PyTorch in float64, for every device.
-        native: the C++ kernel, for float32 or float64 rows on the CPU.
+        native: the C++ kernel, for contiguous float32 or float64 tensors on the CPU.
     """
     name = schema.split("(")[0]
     _LIBRARY.define(schema)
@@ -59,7 +59,12 @@ def declare(
         def cpu(rows: Tensor, *arguments: Any) -> Any:
             if rows.shape[-1] > _native.LONGEST_ROW:
                 return fallback(rows, *arguments)
-            return native(rows, *arguments)
+            return native(
+                *(
+                    value.contiguous() if isinstance(value, Tensor) else value
+                    for value in (rows, *arguments)
+                )
+            )
 
         _LIBRARY.impl(name, cpu, "CPU")
     packet, _, overload = name.partition(".")

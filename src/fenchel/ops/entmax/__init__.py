@@ -13,13 +13,13 @@ _kernel = Kernel("entmax", parameters=("rows",), results=2)
 
 
 def _entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
-    y = torch.empty(scores.shape, dtype=scores.dtype)
+    y = torch.empty_like(scores)
     _kernel.write((scores, alpha), y, None)
     return y
 
 
 def _entmax_max(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
-    y = torch.empty(scores.shape, dtype=scores.dtype)
+    y = torch.empty_like(scores)
     value = scores.new_empty(scores.shape[:-1])
     _kernel.write((scores, alpha), y, value)
     return value, y
