@@ -95,12 +95,12 @@ class AbstractMapping(abc.ABC):
         """τ of rows (..., d) with solution y, shape (...)."""
         raise NotImplementedError(f"{self.name} has no threshold.")
 
-    def kept_omega(self, y: Tensor, kept: Tensor) -> Tensor:
-        """Ω of what is left of y when all but the kept entries, a mask (..., d), are deleted."""
+    def kept_omega(self, y: Tensor, scores: Tensor) -> Tensor:
+        """Ω of what is left of y (..., d) when the entries with scores −inf are deleted."""
         return self.omega(y)
 
-    def vertex_omega(self, target: Tensor, kept: Tensor) -> float | Tensor:
-        """Ω of the vertex at each target (..., 1) when all but the kept entries are deleted."""
+    def vertex_omega(self, target: Tensor, scores: Tensor) -> float | Tensor:
+        """Ω of the vertex at each target (..., 1) when entries with scores −inf are deleted."""
         return 0.0
 
     def check_width(self, d: int) -> None:  # noqa: B027  most mappings take rows of any length
@@ -110,7 +110,7 @@ class AbstractMapping(abc.ABC):
         """max_Ω of rows (..., d), shape (...), and the solution."""
         y = self.solve(scores)
         score = torch.where(y == 0, 0.0, scores * y).sum(-1)
-        value = score - self.kept_omega(y, scores > -torch.inf)
+        value = score - self.kept_omega(y, scores)
         top = scores.amax(-1)
         return torch.where(top.isinf(), top, value), y
 
@@ -208,16 +208,15 @@ class AbstractMapping(abc.ABC):
 
     def _vertex(self, scores: Tensor, target: Tensor, dim: int) -> float | Tensor:
         """γΩ of each target's vertex, among the classes that are not deleted."""
-        kept = scores.movedim(dim, -1) > -torch.inf
-        omega = self.vertex_omega(target.unsqueeze(-1), kept)
+        omega = self.vertex_omega(target.unsqueeze(-1), scores.movedim(dim, -1))
         if isinstance(omega, Tensor):
             omega = omega.to(scores.dtype)
         return self._gamma(omega, scores, dim)
 
     def _distribution_loss(self, scores: Tensor, target: Tensor, dim: int) -> Tensor:
         rows, parameter, _ = self._rows(target, dim, scaled=False)
-        kept = scores.movedim(dim, -1) > -torch.inf
-        omega = self._gamma(self.at(parameter).kept_omega(rows, kept), target, dim)
+        omega = self.at(parameter).kept_omega(rows, scores.movedim(dim, -1))
+        omega = self._gamma(omega, target, dim)
         score = torch.where(target == 0, 0.0, target * scores).sum(dim)
         return self.max(scores, dim) + omega - score
 

@@ -48,13 +48,15 @@ class Fusedmax(AbstractMapping):
     def omega(self, y: Tensor) -> Tensor:
         return (y * y).sum(-1) / 2 + self.lam * y.diff(dim=-1).abs().sum(-1)
 
-    def kept_omega(self, y: Tensor, kept: Tensor) -> Tensor:
+    def kept_omega(self, y: Tensor, scores: Tensor) -> Tensor:
+        kept = scores > -torch.inf
         # What is kept moves to the front, in order; a jump counts if its right end is kept.
         order = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
         jumps = y.gather(-1, order).diff(dim=-1).abs() * kept.gather(-1, order)[..., 1:]
         return (y * y).sum(-1) / 2 + self.lam * jumps.sum(-1)
 
-    def vertex_omega(self, target: Tensor, kept: Tensor) -> float | Tensor:
+    def vertex_omega(self, target: Tensor, scores: Tensor) -> float | Tensor:
+        kept = scores > -torch.inf
         place = torch.arange(kept.shape[-1], device=kept.device)
         before = (kept & (place < target)).any(-1)
         after = (kept & (place > target)).any(-1)

@@ -109,9 +109,9 @@ class General(AbstractMapping):
             warnings.warn(message, ConvergenceWarning, stacklevel=2)
         return y.to(scores.dtype), status
 
-    def vertex_omega(self, target: Tensor, kept: Tensor) -> float | Tensor:
+    def vertex_omega(self, target: Tensor, scores: Tensor) -> float | Tensor:
         # Of an unknown Ω no more is known than its values at the vertices themselves.
-        vertices = torch.zeros(kept.shape, dtype=torch.float64, device=kept.device)
+        vertices = torch.zeros(scores.shape, dtype=torch.float64, device=scores.device)
         return self.omega(vertices.scatter(-1, target, 1.0))
 
     def jvp(self, y: Tensor, v: Tensor) -> Tensor:

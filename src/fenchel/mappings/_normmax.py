@@ -48,7 +48,7 @@ class Normmax(AbstractMapping):
     def omega(self, y: Tensor) -> Tensor:
         return self._norm(y).squeeze(-1)
 
-    def vertex_omega(self, target: Tensor, kept: Tensor) -> float | Tensor:
+    def vertex_omega(self, target: Tensor, scores: Tensor) -> float | Tensor:
         return 1.0
 
     def parameter_omega(self, y: Tensor) -> Tensor:

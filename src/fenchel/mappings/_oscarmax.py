@@ -49,16 +49,16 @@ class Oscarmax(AbstractMapping):
         return ops.oscarmax_jvp(y, v) if self.lam > 0 else self.jvp(y, v)
 
     def omega(self, y: Tensor) -> Tensor:
-        return self.kept_omega(y, torch.ones_like(y, dtype=torch.bool))
+        return self.kept_omega(y, y)
 
-    def kept_omega(self, y: Tensor, kept: Tensor) -> Tensor:
+    def kept_omega(self, y: Tensor, scores: Tensor) -> Tensor:
         # The i-th largest of n entries is the larger one in n − i pairs; what is deleted is zero.
         place = torch.arange(y.shape[-1], dtype=y.dtype, device=y.device)
-        pairs = place - (~kept).sum(-1, keepdim=True)
+        pairs = place - (scores == -torch.inf).sum(-1, keepdim=True)
         return (y * y).sum(-1) / 2 + self.lam * (y.sort(-1).values * pairs).sum(-1)
 
-    def vertex_omega(self, target: Tensor, kept: Tensor) -> float | Tensor:
-        return 0.5 + self.lam * (kept.sum(-1).to(torch.float64) - 1)
+    def vertex_omega(self, target: Tensor, scores: Tensor) -> float | Tensor:
+        return 0.5 + self.lam * ((scores > -torch.inf).sum(-1).to(torch.float64) - 1)
 
     @classmethod
     def examples(cls) -> Iterator[AbstractMapping]:

@@ -47,7 +47,7 @@ class Pnormmax(AbstractMapping):
     def omega(self, y: Tensor) -> Tensor:
         return self._norm(y).squeeze(-1) ** 2 / 2
 
-    def vertex_omega(self, target: Tensor, kept: Tensor) -> float | Tensor:
+    def vertex_omega(self, target: Tensor, scores: Tensor) -> float | Tensor:
         return 0.5
 
     def threshold(self, scores: Tensor, y: Tensor) -> Tensor:

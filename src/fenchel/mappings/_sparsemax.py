@@ -39,7 +39,7 @@ class Sparsemax(AbstractMapping):
     def omega(self, y: Tensor) -> Tensor:
         return (y * y).sum(-1) / 2
 
-    def vertex_omega(self, target: Tensor, kept: Tensor) -> float | Tensor:
+    def vertex_omega(self, target: Tensor, scores: Tensor) -> float | Tensor:
         return 0.5
 
     def threshold(self, scores: Tensor, y: Tensor) -> Tensor:
