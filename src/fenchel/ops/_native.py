@@ -70,7 +70,13 @@ class Kernel:
             types += [pointer, integer] if word == "rows" else [ctypes.c_double]
         types += [integer, integer, *[pointer] * results, ctypes.c_int]
         for dtype, suffix in _NAMES.items():
-            function = LIBRARY[f"fenchel_{name}_{suffix}"]
+            try:
+                function = LIBRARY[f"fenchel_{name}_{suffix}"]
+            except AttributeError:
+                raise ImportError(
+                    f"the native library has no `{name}`: it is older than the package; build it "
+                    "again with `pip install .`, or set FENCHEL_KERNELS=reference."
+                ) from None
             function.argtypes, function.restype = types, ctypes.c_int
             self._functions[dtype] = function
 

@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from ..tv1d.reference import group_jvp, project_simplex, segment_mean
-
-INF = float("inf")
+from ..entmax.reference import entmax
+from ..tv1d.reference import group_jvp, segment_mean
 
 
 def isotonic(x: Tensor, starts: Tensor | None = None) -> Tensor:
@@ -51,14 +50,14 @@ def oscarmax(scores: Tensor, lam: float) -> Tensor:
         (..., d), bitwise equal within a group. The cost of sorting and of `isotonic`.
     """
     kept = scores.isfinite()
-    ordered, order = torch.where(kept, scores, -INF).sort(-1, descending=True)
+    ordered, order = torch.where(kept, scores, -torch.inf).sort(-1, descending=True)
     n = kept.sum(-1, keepdim=True)
     place = torch.arange(scores.shape[-1], device=scores.device)
     pairs = (n - 1 - place).to(scores.dtype)
     lowered = torch.where(pairs >= 0, ordered - lam * pairs, 0.0)
     z = isotonic(lowered, (place == 0) | (place == n))
     z = torch.empty_like(z).scatter(-1, order, z)
-    return project_simplex(torch.where(kept, z, scores))
+    return entmax(torch.where(kept, z, scores), 2.0)
 
 
 def oscarmax_jvp(y: Tensor, v: Tensor) -> Tensor:

@@ -3,31 +3,7 @@
 import torch
 from torch import Tensor
 
-INF = float("inf")
-
-
-def project_simplex(z: Tensor) -> Tensor:
-    """Project every row onto the simplex: argmin over y in the simplex of ½|y − z|² = [z − τ]₊.
-
-    −inf equals deletion, a row of nothing else gives zeros, +inf entries share the mass, and a
-    row with NaN is NaN.
-
-    Args:
-        z: (..., d).
-
-    Returns:
-        (..., d). O(d log d) a row, by sorting.
-    """
-    top = z.amax(-1, keepdim=True)
-    finite = torch.where(top.isfinite(), z - top, 0.0)
-    ordered = finite.sort(-1, descending=True).values
-    rank = torch.arange(1, z.shape[-1] + 1, device=z.device)
-    excess = ordered.cumsum(-1) - 1
-    size = (ordered * rank > excess).sum(-1, keepdim=True)
-    y = (finite - excess.gather(-1, size - 1) / size).clamp(min=0)
-    infinite = (z == INF).to(z.dtype)
-    y = torch.where(top == INF, infinite / infinite.sum(-1, keepdim=True).clamp(min=1), y)
-    return torch.where(top == -INF, 0.0, torch.where(top.isnan(), top, y))
+from ..entmax.reference import entmax
 
 
 def segment_mean(x: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,7 +87,7 @@ def fusedmax(scores: Tensor, lam: float) -> Tensor:
     place = torch.arange(scores.shape[-1], device=scores.device)
     starts = (place == 0) | (place == kept.sum(-1, keepdim=True))
     z = torch.empty_like(chain).scatter(-1, order, prox_tv(chain, lam, starts))
-    return project_simplex(torch.where(kept, z, scores))
+    return entmax(torch.where(kept, z, scores), 2.0)
 
 
 def group_jvp(group: Tensor, y: Tensor, v: Tensor) -> Tensor:
