@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
+
+from .._checks import HALF
 
 if TYPE_CHECKING:
     from ._base import AbstractMapping
@@ -27,8 +30,10 @@ def plain() -> bool:
 
 def _product(mapping: AbstractMapping, y: Tensor, v: Tensor) -> Tensor:
     """The Jacobian at the solution y times v, accumulated in at least float32."""
-    wide = torch.promote_types(y.dtype, torch.float32)
     jvp = mapping.fast_jvp if plain() else mapping.jvp
+    if y.dtype == v.dtype and y.dtype not in HALF:
+        return jvp(y, v)
+    wide = torch.promote_types(y.dtype, torch.float32)
     return jvp(y.to(wide), v.to(wide)).to(v.dtype)
 
 
@@ -162,3 +167,8 @@ class ForwardMax(Max):
             value_t = _total(value_t, -parameter_t.squeeze(-1) * mapping.parameter_omega(y))
             y_t = _total(y_t, mapping.parameter_jvp(y) * parameter_t)
         return value_t, y_t
+
+
+# PyTorch asks for the signature of `forward` at every call, which takes longer than a small solve.
+for _function in (Argmax, Max):
+    _function.forward.__signature__ = inspect.signature(_function.forward)  # type: ignore[attr-defined]

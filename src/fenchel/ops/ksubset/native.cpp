@@ -19,31 +19,41 @@ inline double capped(double below, double epsilon) {
 }
 
 // The t with Σy = k, 0 < k < n, as a base and what t lies above it: a score's distance from the base is
-// exact, t's own last place is not. With m = ⌈k⌉, the m-th largest score is that base, since m entries
-// there are one; at most m − 1 others reach one, which bounds t from above. Newton in this bracket.
+// exact, t's own last place is not.
 struct Threshold {
   double base, above;
 };
 
+// With m = ⌈k⌉, the m-th largest score is the base, since m entries there are one; at most m − 1 others
+// reach one, which bounds t from above. What lies above that bound is one, what lies 1/ε below the base
+// is zero; Newton's method sweeps over the rest.
 inline Threshold solve(double* x, int64_t n, double k, double epsilon) {
   double m = std::ceil(k);
   double* place = x + static_cast<int64_t>(m) - 1;
   std::nth_element(x, place, x + n, std::greater<double>());
   double base = *place, share = (k - m + 1) / (static_cast<double>(n) - m + 1);
   double low = 0, high = epsilon == 0 ? -std::log(share) : (1 - std::pow(share, epsilon)) / epsilon;
+  int64_t open = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    double rise = x[i] - base;
+    x[open] = rise;
+    k -= rise >= high ? 1 : 0;
+    open += rise < high && epsilon * rise > -1;
+  }
   double t = high / 2;
   for (int pass = 0; pass < 200; ++pass) {
     double total = 0, rounded = 0, slope = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      double y = capped(t - (x[i] - base), epsilon), term = y - rounded, next = total + term;
+    for (int64_t i = 0; i < open; ++i) {
+      double y = capped(t - x[i], epsilon), term = y - rounded, next = total + term;
       rounded = (next - total) - term;
       total = next;
       if (y > 0 && y < 1) slope += epsilon == 1 ? 1 : std::pow(y, 1 - epsilon);
     }
     (total > k ? low : high) = t;
-    double next = t + (total - k) / slope;
+    double step = (total - k) / slope, next = t + step;
+    if (std::fabs(step) <= 1e-16 * (1 + t)) break;
     if (!(next > low && next < high)) next = low + (high - low) / 2;
-    if (next == t || next == low || next == high) return {base, next};
+    if (next == low || next == high) break;
     t = next;
   }
   return {base, t};
