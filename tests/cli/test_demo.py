@@ -11,8 +11,6 @@ import pytest
 from fenchel import cli, mappings, plots
 from fenchel.cli import _demo
 
-pytest.importorskip("matplotlib")
-
 
 @pytest.fixture
 def small_picture(monkeypatch):

@@ -6,11 +6,10 @@ import sys
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import fenchel
 from fenchel import plots
-
-Figure = pytest.importorskip("matplotlib.figure").Figure
 
 
 def curves(*mappings):
