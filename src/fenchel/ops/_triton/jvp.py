@@ -1,0 +1,167 @@
+"""The Jacobian of a thresholded mapping times a vector: a s (v − shift) − b y, with s = y^(2−p)."""
+
+# ruff: noqa: N803  constants of a kernel are written in capitals
+# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .root import ENTMAX, NORM, fast_exp2, fast_log2
+from .solve import row_values, rows_of
+
+HELD = 8192
+"""Rows of up to so many entries are held in registers."""
+
+
+@triton.jit
+def _parameters(
+    p_parameter, parameter, o_row, m_row, PER_ROW: tl.constexpr, TYPE: tl.constexpr
+):
+    """α or p of each row, (R,)."""
+    if PER_ROW:
+        return tl.load(p_parameter + o_row, mask=m_row, other=2.0).to(TYPE)
+    return tl.full(o_row.shape, parameter, TYPE)
+
+
+@triton.jit
+def _curvature(b_y, p, CURVE: tl.constexpr):
+    """s = y^(2−p) where y > 0, else 0; CURVE is 2(2 − p) if that is 0, 1 or 2, or −1."""
+    if CURVE == 2:
+        return b_y
+    if CURVE == 1:
+        return tl.sqrt(b_y)
+    if CURVE == 0:
+        return tl.where(b_y > 0, 1.0, 0.0).to(b_y.dtype)
+    b_inside = tl.where(b_y > 0, b_y, 1.0)
+    if b_y.dtype == tl.float32:
+        b_s = fast_exp2((2 - p)[:, None] * fast_log2(b_inside))
+    else:
+        b_s = tl.exp((2 - p)[:, None] * tl.log(b_inside))
+    return tl.where(b_y > 0, b_s, b_y)  # NaN stays
+
+
+@triton.jit
+def _coefficients(mass, moment, along, power, p, KIND: tl.constexpr):
+    """a, shift and b from Σ s, Σ s v, Σ y v and Σ y^p; rows without a support give zeros."""
+    if KIND == ENTMAX:
+        shift = moment / tl.where(mass == 0, 1.0, mass)
+        return mass * 0 + 1, shift, mass * 0
+    norm = tl.exp(tl.log(tl.where(power == 0, 1.0, power)) / p)
+    if KIND == NORM:
+        a = tl.exp(tl.log(norm) * (p - 1)) / (p - 1)
+        return a, along, a * (moment - along * mass)
+    a = tl.exp(tl.log(norm) * (p - 2)) / (p - 1)
+    bend = (2 - p) / (p - 1) / (norm * norm)
+    rest = a * mass - bend
+    shift = (a * moment - bend * along) / tl.where(rest > 0, rest, 1.0)
+    return a, shift, bend * (along - shift)
+
+
+@triton.jit
+def _terms(b_y, b_v, p, CURVE: tl.constexpr, KIND: tl.constexpr):
+    b_s = _curvature(b_y, p, CURVE)
+    if KIND == ENTMAX:
+        return b_s, b_s * b_v, b_s, b_s
+    b_over = tl.where(b_s == 0, 1.0, b_s)
+    return b_s, b_s * b_v, b_y * b_v, b_y * b_y / b_over
+
+
+@triton.jit
+def held_jvp_kernel(
+    p_y, p_v, p_out, p_parameter,
+    parameter: "fp64", n, d, y_stride, v_stride,
+    KIND: tl.constexpr, CURVE: tl.constexpr, PER_ROW: tl.constexpr, TYPE: tl.constexpr,
+    R: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    o_row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    o_column = tl.arange(0, D)[None, :]
+    m_row = o_row < n
+    m_entry = m_row[:, None] & (o_column < d)
+    p = _parameters(p_parameter, parameter, o_row, m_row, PER_ROW, TYPE)
+    # (R, D)
+    b_y = tl.load(p_y + o_row[:, None] * y_stride + o_column, mask=m_entry, other=0.0).to(TYPE)
+    # (R, D)
+    b_v = tl.load(p_v + o_row[:, None] * v_stride + o_column, mask=m_entry, other=0.0).to(TYPE)
+    b_v = tl.where(b_y == 0, 0.0, b_v)
+    b_s, b_moment, b_along, b_power = _terms(b_y, b_v, p, CURVE, KIND)
+    a, shift, b = _coefficients(
+        tl.sum(b_s, 1), tl.sum(b_moment, 1), tl.sum(b_along, 1), tl.sum(b_power, 1), p, KIND
+    )
+    b_out = a[:, None] * b_s * (b_v - shift[:, None]) - b[:, None] * b_y
+    b_out = b_out.to(p_out.dtype.element_ty)
+    tl.store(p_out + o_row[:, None] * d + o_column, b_out, mask=m_entry)
+
+
+@triton.jit
+def long_jvp_kernel(
+    p_y, p_v, p_out, p_parameter,
+    parameter: "fp64", n, d, y_stride, v_stride,
+    KIND: tl.constexpr, CURVE: tl.constexpr, PER_ROW: tl.constexpr, TYPE: tl.constexpr,
+    M: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """One row per program; v is read on the support alone."""
+    o_row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    o_column = tl.arange(0, M)[None, :]
+    p = _parameters(p_parameter, parameter, o_row, o_row < n, PER_ROW, TYPE)
+    p_row, p_other = p_y + o_row[:, None] * y_stride, p_v + o_row[:, None] * v_stride
+    b_mass = tl.zeros([1, M], TYPE)
+    b_moment, b_along, b_power = b_mass, b_mass, b_mass
+    for start in range(0, d, M * UNROLL):
+        for k in tl.static_range(UNROLL):
+            o = start + k * M + o_column
+            # (1, M)
+            b_y = tl.load(p_row + o, mask=o < d, other=0.0).to(TYPE)
+            # (1, M)
+            b_v = tl.load(p_other + o, mask=(o < d) & (b_y != 0), other=0.0).to(TYPE)
+            mass, moment, along, power = _terms(b_y, b_v, p, CURVE, KIND)
+            b_mass, b_moment = b_mass + mass, b_moment + moment
+            b_along, b_power = b_along + along, b_power + power
+    a, shift, b = _coefficients(
+        tl.sum(b_mass, 1), tl.sum(b_moment, 1), tl.sum(b_along, 1), tl.sum(b_power, 1), p, KIND
+    )
+    for start in range(0, d, M * UNROLL):
+        for k in tl.static_range(UNROLL):
+            o = start + k * M + o_column
+            # (1, M)
+            b_y = tl.load(p_row + o, mask=o < d, other=0.0).to(TYPE)
+            # (1, M)
+            b_v = tl.load(p_other + o, mask=(o < d) & (b_y != 0), other=0.0).to(TYPE)
+            b_s = _curvature(b_y, p, CURVE)
+            b_out = a[:, None] * b_s * (b_v - shift[:, None]) - b[:, None] * b_y
+            b_out = b_out.to(p_out.dtype.element_ty)
+            tl.store(p_out + o_row[:, None] * d + o, b_out, mask=o < d)
+
+
+def jvp(
+    y: Tensor, v: Tensor, parameter: float | Tensor, kind: tl.constexpr, tile: int | None = None
+) -> Tensor:
+    """The Jacobian at solutions y (..., d) times v (..., d).
+
+    Args:
+        y, v: half precision, float32 or float64.
+        parameter: α or p; a tensor holds one per row, (..., 1).
+        kind: ENTMAX, NORM or SQUARED.
+        tile: the width of the tiles of a long row; every row counts as long if given.
+    """
+    rows, others, d = rows_of(y), rows_of(v), y.shape[-1]
+    out = torch.empty(y.shape, dtype=v.dtype, device=y.device)
+    if rows.shape[0] == 0:
+        return out
+    values, number = row_values(parameter, y.shape)
+    curve = {2.0: 0, 1.5: 1, 1.0: 2}.get(number, -1) if values is None else -1
+    wide = tl.float64 if torch.float64 in (y.dtype, v.dtype) else tl.float32
+    n = rows.shape[0]
+    arguments = (rows, others, out, values, number, n, d, rows.stride(0), others.stride(0))
+    constants = {"KIND": kind, "CURVE": curve, "PER_ROW": values is not None, "TYPE": wide}
+    if tile is None and d <= HELD:
+        width = triton.next_power_of_2(d)
+        block = max(1, 1024 // width)
+        held_jvp_kernel[(triton.cdiv(n, block),)](
+            *arguments, **constants, R=block, D=width, num_warps=max(1, width // 1024)
+        )
+    else:
+        width = tile or 4096
+        unroll = min(4, triton.cdiv(d, width))
+        long_jvp_kernel[(n,)](*arguments, **constants, M=width, UNROLL=unroll, num_warps=16)
+    return out

@@ -1,0 +1,228 @@
+"""One scalar unknown per row, on a GPU: what the kernels of every thresholded mapping share.
+
+Let t = c(x − top) ≤ 0, top the largest score of the row. The unknown s sets u = s + t, and the
+solution is proportional to a power of u where u > 0. ENTMAX and NORM ask for Σ u^r = 1: ENTMAX with
+c = α − 1 = 1/r, NORM with c = 1 and r = q. SQUARED asks for Σ u^(q−1) = ‖u‖_q^(q−2), with c = 1 and
+r = q − 1. The unknown is kept as s − 1, which is exact where s is near one. See
+docs/concepts/mappings.md.
+
+Rows lie side by side in blocks (R, D); a quantity of a row has shape (R,). POWER is r where that is
+small and whole, so that no logarithm is needed, or else FAST (r is small, and a short logarithm
+does) or SLOW.
+"""
+
+# ruff: noqa: N803  constants of a kernel are written in capitals
+# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
+
+import triton
+import triton.language as tl
+
+ENTMAX = tl.constexpr(0)
+NORM = tl.constexpr(1)
+SQUARED = tl.constexpr(2)
+FAST = tl.constexpr(0)
+SLOW = tl.constexpr(-1)
+
+
+_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def fast_log2(x):
+    """log₂ x to 2⁻²² in absolute terms, by the one instruction that the GPU has for it."""
+    if _INTERPRETED:
+        return tl.log2(x)
+    return tl.inline_asm_elementwise(
+        "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def fast_exp2(x):
+    """2ˣ to 2⁻²² of its value, likewise."""
+    if _INTERPRETED:
+        return tl.exp2(x)
+    return tl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def _larger(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def row_max(b_x):
+    """The largest entry of each row, NaN if one is."""
+    return tl.reduce(b_x, 1, _larger)
+
+
+@triton.jit
+def _add_three(a0, a1, a2, b0, b1, b2):
+    return a0 + b0, a1 + b1, a2 + b2
+
+
+@triton.jit
+def row_sums(b_a, b_b, b_c):
+    """Three sums over each row, in one reduction."""
+    return tl.reduce((b_a, b_b, b_c), 1, _add_three)
+
+
+@triton.jit
+def expm1_over(x):
+    """(eˣ − 1)/x, and 1 at x = 0."""
+    series = 1 + x / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5 * (1 + x / 6 * (1 + x / 7)))))
+    near = tl.abs(x) < 0.1
+    return tl.where(near, series, (tl.exp(x) - 1) / tl.where(near, 1.0, x))
+
+
+@triton.jit
+def exponents(b_parameter, KIND: tl.constexpr):
+    """c, r and the power of the solution, from α or p in float64."""
+    if KIND == ENTMAX:
+        # At α = 1 a c so small that no rounding tells u^r from the exponential.
+        c = tl.maximum(b_parameter - 1, 1e-12)
+        return c, 1 / c, 1 / c
+    q = b_parameter / (b_parameter - 1)
+    one = b_parameter * 0 + 1
+    if KIND == NORM:
+        return one, q, q - 1
+    return one, q - 1, q - 1
+
+
+@triton.jit
+def largest(TYPE: tl.constexpr):
+    """The largest finite number, which stands for +inf."""
+    return 3.4028234663852886e38 if TYPE == tl.float32 else 1.7976931348623157e308
+
+
+@triton.jit
+def finite(top, TYPE: tl.constexpr):
+    return tl.where(top == top, tl.minimum(tl.maximum(top, -largest(TYPE)), largest(TYPE)), top)
+
+
+@triton.jit
+def tilt(b_x, top, c, TYPE: tl.constexpr):
+    """t of each entry, from a finite top."""
+    return (tl.minimum(b_x, largest(TYPE)) - top[:, None]) * c[:, None]
+
+
+@triton.jit
+def raise_to(b_tilt, rise, r, POWER: tl.constexpr):
+    """max(u, 0) (1 in place of 0 if POWER is SLOW), and its power r."""
+    if POWER >= 0:
+        b_u = tl.maximum((rise + 1)[:, None] + b_tilt, 0.0)
+        if POWER == 1:
+            return b_u, b_u
+        if POWER == 2:
+            return b_u, b_u * b_u
+        if POWER == 3:
+            return b_u, b_u * b_u * b_u
+        if POWER == 4:
+            return b_u, (b_u * b_u) * (b_u * b_u)
+        return b_u, fast_exp2(r[:, None] * fast_log2(b_u))
+    b_near = rise[:, None] + b_tilt
+    m_inside = b_near > -1
+    b_near = tl.where(m_inside, b_near, 0.0)
+    b_u = b_near + 1
+    # The second term is what u rounded.
+    b_power = tl.exp(r[:, None] * (tl.log(b_u) + (b_near - (b_u - 1)) / b_u))
+    return b_u, tl.where(m_inside, b_power, 0.0)
+
+
+@triton.jit
+def power_terms(b_tilt, rise, r, POWER: tl.constexpr, KIND: tl.constexpr):
+    """The terms of three sums of powers: u^r, and two more that a step needs."""
+    b_u, b_at = raise_to(b_tilt, rise, r, POWER)
+    b_one = tl.where(b_u > 0, 1.0, 0.0).to(b_u.dtype)
+    if KIND == SQUARED:
+        if POWER > 0:
+            b_below = b_one
+            for _ in tl.static_range(POWER - 1):
+                b_below = b_below * b_u
+            return b_at, b_at * b_u, b_below
+        return b_at, b_at * b_u, b_at / tl.where(b_u > 0, b_u, 1.0)
+    if POWER == 1:
+        return b_at, b_one, b_one
+    if POWER == 2:
+        return b_at, b_u, b_one
+    if POWER == 3:
+        return b_at, b_u * b_u, b_u
+    if POWER == 4:
+        return b_at, b_u * b_u * b_u, b_u * b_u
+    if POWER == FAST:
+        b_log = fast_log2(b_u)
+        b_below = fast_exp2((r - 1)[:, None] * b_log)
+        b_lower = tl.where(b_u > 0, fast_exp2((r - 2)[:, None] * b_log), 0.0)
+        return b_below * b_u, b_below, b_lower
+    b_over = 1 / b_u
+    b_below = b_at * b_over
+    return b_at, b_below, b_below * b_over
+
+
+@triton.jit
+def advance(
+    at, second, third, rise, low, high, shortest, done, r, POWER: tl.constexpr, KIND: tl.constexpr
+):
+    """One step towards the root from the three sums; rows that are done stay."""
+    if KIND == SQUARED:
+        excess = tl.log(at) - (r - 1) / (r + 1) * tl.log(second)
+        step = excess / (r * third / at - (r - 1) * at / second)
+    elif POWER == 1:
+        excess = at - 1
+        step = excess / second
+    elif POWER == 2:
+        # The quadratic's own root: exact once the support stands still.
+        excess = at - 1
+        step = excess / (second + tl.sqrt(tl.maximum(second * second - third * excess, 0.0)))
+    else:
+        # Halley on the r-norm of u: exact in one step when all scores are equal, or r is infinite.
+        log_at = tl.log(at)
+        excess = log_at * expm1_over(-log_at / r)
+        steep = second * second
+        bend = steep - excess * (1 - 1 / r) * (third * at - steep) / 2
+        bend = tl.where((bend > 0.5 * steep) & (bend < 2 * steep), bend, steep)
+        step = excess * at * second / (bend * r)
+    high = tl.where(excess > 0, rise, high)
+    low = tl.where(excess > 0, low, rise)
+    last = tl.abs(step) <= shortest * (1 + rise)
+    moved = rise - step
+    middle = low + (high - low) / 2
+    moved = tl.where(last | ((moved > low) & (moved < high)), moved, middle)
+    last = last | (moved == low) | (moved == high)
+    return tl.where(done, rise, moved), low, high, done | last
+
+
+@triton.jit
+def bracket(d, r, out, RESOLUTION: tl.constexpr, ROUNDING: tl.constexpr, KIND: tl.constexpr):
+    """The least s − 1 of a row of d entries, and a step so short that the next would not show."""
+    log_d = tl.log(r * 0 + d)
+    drop = log_d / r if KIND != SQUARED else 2 * log_d / (r + 1)
+    lowest = tl.minimum(tl.minimum(r, out), 3.0)
+    shortest = 0.5 * tl.exp(tl.log(r * 0 + RESOLUTION) / lowest) / r + 1.5 * ROUNDING
+    return -drop * expm1_over(-drop) * (1 + 1e-3) - 4 * ROUNDING * tl.minimum(drop, 1.0), shortest
+
+
+@triton.jit
+def row_constants(
+    p_parameter, parameter, c, r, out, least, shortest, o_row, m_row, d,
+    RESOLUTION: tl.constexpr, ROUNDING: tl.constexpr, PER_ROW: tl.constexpr, KIND: tl.constexpr,
+    TYPE: tl.constexpr,
+):  # fmt: skip
+    """α or p, c, r, the power of the solution, and the bracket of each row, (R,): computed here if
+    they differ from row to row, and by the host otherwise."""
+    if PER_ROW:
+        # (R,)
+        b_parameter = tl.load(p_parameter + o_row, mask=m_row, other=2.0).to(tl.float64)
+        b_c, b_r, b_out = exponents(b_parameter, KIND)
+        b_least, b_shortest = bracket(d, b_r, b_out, RESOLUTION, ROUNDING, KIND)
+        return (
+            b_parameter.to(TYPE), b_c.to(TYPE), b_r.to(TYPE), b_out.to(TYPE), b_least.to(TYPE),
+            b_shortest.to(TYPE),
+        )  # fmt: skip
+    return (
+        tl.full(o_row.shape, parameter, TYPE), tl.full(o_row.shape, c, TYPE),
+        tl.full(o_row.shape, r, TYPE), tl.full(o_row.shape, out, TYPE),
+        tl.full(o_row.shape, least, TYPE), tl.full(o_row.shape, shortest, TYPE),
+    )  # fmt: skip

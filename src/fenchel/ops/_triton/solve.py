@@ -1,0 +1,359 @@
+"""Solves thresholded mappings row by row: short rows in registers, long ones in two reads."""
+
+# ruff: noqa: N803  constants of a kernel are written in capitals
+# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
+
+import math
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .root import (
+    ENTMAX, FAST, NORM, SLOW, SQUARED,
+    advance, finite, power_terms, raise_to, row_constants, row_max, row_sums, tilt,
+)  # fmt: skip
+
+SHORT = 1024
+"""Rows of up to so many entries are held in registers."""
+
+
+@triton.jit
+def _finish(
+    p_value, p_state, o_row, m_row, top, rise, total, moment, b_parameter, c,
+    STATE: tl.constexpr,
+):  # fmt: skip
+    """The share of u^r that makes it sum to one; with STATE, writes what a row leaves behind: the
+    value max_Ω of entmax, and top, s − 1 and the share, from which y can be computed again."""
+    empty = top == -float("inf")
+    share = tl.where(empty, 0.0, tl.where(top == top, 1 / total, top))
+    if STATE:
+        loss = (moment * share - rise / c) / b_parameter
+        tl.store(p_value + o_row, tl.where(empty, top, top + loss), mask=m_row)
+        tl.store(p_state + 3 * o_row, top, mask=m_row)
+        tl.store(p_state + 3 * o_row + 1, rise, mask=m_row)
+        tl.store(p_state + 3 * o_row + 2, share, mask=m_row)
+    return share
+
+
+@triton.jit
+def short_forward_kernel(
+    p_x, p_y, p_value, p_state, p_parameter,
+    parameter: "fp64", c: "fp64", r: "fp64", out: "fp64", least: "fp64", shortest: "fp64",
+    n, d, stride,
+    KIND: tl.constexpr, POWER: tl.constexpr, OUT: tl.constexpr, START: tl.constexpr,
+    PER_ROW: tl.constexpr, EXACT: tl.constexpr, WRITE: tl.constexpr, STATE: tl.constexpr,
+    RESOLUTION: tl.constexpr, ROUNDING: tl.constexpr, TYPE: tl.constexpr,
+    R: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    o_row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    m_row = o_row < n
+    b_parameter, c, r, out, least, shortest = row_constants(
+        p_parameter, parameter, c, r, out, least, shortest, o_row, m_row, d,
+        RESOLUTION, ROUNDING, PER_ROW, KIND, TYPE,
+    )  # fmt: skip
+    if PER_ROW:
+        m_row = m_row & ((b_parameter > 2) == EXACT)
+    o_column = tl.arange(0, D)
+    m_entry = m_row[:, None] & (o_column < d)[None, :]
+    # (R, D)
+    b_x = tl.load(
+        p_x + o_row[:, None] * stride + o_column[None, :], mask=m_entry, other=-float("inf")
+    ).to(TYPE)
+    top = row_max(b_x)
+    b_tilt = tilt(b_x, finite(top, TYPE), c, TYPE)
+    low, high, rise = least, least * 0, least * 0
+    ready = (top == -float("inf")) | (top != top)
+    if GROUP > 1:
+        # The root on a part of the row, the largest of each group, is close and cheap.
+        b_part = tl.max(tl.reshape(b_tilt, [R, D // GROUP, GROUP]), 2)
+        done, steps = ready, 0
+        while (steps < 12) & (tl.min(done.to(tl.int32), 0) == 0):
+            b_at, b_second, b_third = power_terms(b_part, rise, r, START, KIND)
+            at, second, third = row_sums(b_at, b_second, b_third)
+            rise, low, high, done = advance(
+                at, second, third, rise, low, high, shortest + 1e-3, done, r, START, KIND
+            )
+            steps += 1
+        rise = tl.minimum(tl.maximum(rise, least), 0.0)
+        low, high = least, least * 0
+    done, steps = ready, 0
+    while (steps < 100) & (tl.min(done.to(tl.int32), 0) == 0):
+        b_at, b_second, b_third = power_terms(b_tilt, rise, r, POWER, KIND)
+        at, second, third = row_sums(b_at, b_second, b_third)
+        rise, low, high, done = advance(
+            at, second, third, rise, low, high, shortest, done, r, POWER, KIND
+        )
+        steps += 1
+    b_u, b_y = raise_to(b_tilt, rise, out, OUT)
+    moment = tl.sum(tl.where(b_y > 0, b_y * b_tilt, 0.0), 1) if STATE else rise
+    share = _finish(
+        p_value, p_state, o_row, m_row, top, rise, tl.sum(b_y, 1), moment, b_parameter, c, STATE
+    )
+    if WRITE:
+        b_y = (b_y * share[:, None]).to(p_y.dtype.element_ty)
+        tl.store(p_y + o_row[:, None] * d + o_column[None, :], b_y, mask=m_entry)
+
+
+@triton.jit
+def _three_terms(
+    b_first, b_second, b_third, rise, r, POWER: tl.constexpr, KIND: tl.constexpr
+):
+    """The three sums over the three largest of all slices, (1,) each."""
+    at0, second0, third0 = power_terms(b_first, rise, r, POWER, KIND)
+    at1, second1, third1 = power_terms(b_second, rise, r, POWER, KIND)
+    at2, second2, third2 = power_terms(b_third, rise, r, POWER, KIND)
+    return row_sums(at0 + at1 + at2, second0 + second1 + second2, third0 + third1 + third2)
+
+
+@triton.jit
+def _row_terms(
+    p_row, top, rise, c, r, d, POWER: tl.constexpr, KIND: tl.constexpr, TYPE: tl.constexpr,
+    M: tl.constexpr,
+):  # fmt: skip
+    """The three sums over a whole row, (1,) each, reading it again."""
+    o_column = tl.arange(0, M)[None, :]
+    b_at = tl.zeros([1, M], TYPE)
+    b_second, b_third = b_at, b_at
+    for start in range(0, d, M):
+        o = start + o_column
+        # (1, M)
+        b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
+        at, second, third = power_terms(tilt(b_x, top, c, TYPE), rise, r, POWER, KIND)
+        b_at, b_second, b_third = b_at + at, b_second + second, b_third + third
+    return row_sums(b_at, b_second, b_third)
+
+
+@triton.jit
+def long_forward_kernel(
+    p_x, p_y, p_value, p_state, p_parameter,
+    parameter: "fp64", c: "fp64", r: "fp64", out: "fp64", least: "fp64", shortest: "fp64",
+    n, d, stride,
+    KIND: tl.constexpr, POWER: tl.constexpr, OUT: tl.constexpr, START: tl.constexpr,
+    PER_ROW: tl.constexpr, EXACT: tl.constexpr, WRITE: tl.constexpr, STATE: tl.constexpr,
+    RESOLUTION: tl.constexpr, ROUNDING: tl.constexpr, TYPE: tl.constexpr,
+    M: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """One row per program. The first read keeps the three largest of each of M strided slices. If
+    no third is in the support that these give, nothing else is; if one is, the row is read again."""
+    o_row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    m_row = o_row < n
+    b_parameter, c, r, out, least, shortest = row_constants(
+        p_parameter, parameter, c, r, out, least, shortest, o_row, m_row, d,
+        RESOLUTION, ROUNDING, PER_ROW, KIND, TYPE,
+    )  # fmt: skip
+    if PER_ROW:
+        m_row = m_row & ((b_parameter > 2) == EXACT)
+    if tl.max(m_row.to(tl.int32), 0) > 0:
+        p_row = p_x + o_row[:, None] * stride
+        o_column = tl.arange(0, M)[None, :]
+        b_first = tl.full([1, M], -float("inf"), TYPE)
+        b_second, b_third = b_first, b_first
+        for start in range(0, d, M * UNROLL):
+            for k in tl.static_range(UNROLL):
+                o = start + k * M + o_column
+                # (1, M)
+                b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
+                b_third = tl.maximum(b_third, tl.minimum(b_second, b_x))
+                b_second = tl.maximum(b_second, tl.minimum(b_first, b_x))
+                b_first = tl.maximum(b_first, b_x, propagate_nan=tl.PropagateNan.ALL)
+
+        top = row_max(b_first)
+        ready = (top == -float("inf")) | (top != top)
+        peak = finite(top, TYPE)
+        b_first = tilt(b_first, peak, c, TYPE)
+        b_second = tilt(b_second, peak, c, TYPE)
+        b_third = tilt(b_third, peak, c, TYPE)
+        low, high, rise = least, least * 0, least * 0
+        done, steps = ready, 0
+        while (steps < 12) & (tl.min(done.to(tl.int32), 0) == 0):
+            b_at, b_next, b_last = power_terms(b_first, rise, r, START, KIND)
+            at, second, third = row_sums(b_at, b_next, b_last)
+            rise, low, high, done = advance(
+                at, second, third, rise, low, high, shortest + 1e-3, done, r, START, KIND
+            )
+            steps += 1
+        rise = tl.minimum(tl.maximum(rise, least), 0.0)
+        low, high = least, least * 0
+        done, steps = ready, 0
+        while (steps < 100) & (tl.min(done.to(tl.int32), 0) == 0):
+            at, second, third = _three_terms(b_first, b_second, b_third, rise, r, POWER, KIND)
+            rise, low, high, done = advance(
+                at, second, third, rise, low, high, shortest, done, r, POWER, KIND
+            )
+            steps += 1
+        hidden = tl.max(tl.max((rise[:, None] + b_third > -1).to(tl.int32), 1), 0) > 0
+        if hidden:
+            low, high = least, least * 0
+            done, steps = ready, 0
+            while (steps < 100) & (tl.min(done.to(tl.int32), 0) == 0):
+                at, second, third = _row_terms(p_row, peak, rise, c, r, d, POWER, KIND, TYPE, M)
+                rise, low, high, done = advance(
+                    at, second, third, rise, low, high, shortest, done, r, POWER, KIND
+                )
+                steps += 1
+            b_total = tl.zeros([1, M], TYPE)
+            b_moment = b_total
+            for start in range(0, d, M):
+                o = start + o_column
+                # (1, M)
+                b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
+                b_tilt = tilt(b_x, peak, c, TYPE)
+                b_u, b_y = raise_to(b_tilt, rise, out, OUT)
+                b_total += b_y
+                b_moment += tl.where(b_y > 0, b_y * b_tilt, 0.0)
+        else:
+            b_u, b_y0 = raise_to(b_first, rise, out, OUT)
+            b_u, b_y1 = raise_to(b_second, rise, out, OUT)
+            b_u, b_y2 = raise_to(b_third, rise, out, OUT)
+            b_total = b_y0 + b_y1 + b_y2
+            b_moment = tl.where(b_y0 > 0, b_y0 * b_first, 0.0)
+            b_moment += tl.where(b_y1 > 0, b_y1 * b_second, 0.0)
+            b_moment += tl.where(b_y2 > 0, b_y2 * b_third, 0.0)
+        total, moment, _ = row_sums(b_total, b_moment, b_total)
+        share = _finish(
+            p_value, p_state, o_row, m_row, top, rise, total, moment, b_parameter, c, STATE
+        )
+        if WRITE:
+            for start in range(0, d, M * UNROLL):
+                for k in tl.static_range(UNROLL):
+                    o = start + k * M + o_column
+                    # (1, M)
+                    b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
+                    b_v, b_w = raise_to(tilt(b_x, peak, c, TYPE), rise, out, OUT)
+                    b_w = (b_w * share[:, None]).to(p_y.dtype.element_ty)
+                    tl.store(p_y + o_row[:, None] * d + o, b_w, mask=o < d)
+
+
+class Solved(NamedTuple):
+    """Of every row the solution, the value max_Ω, and (top, s − 1, share) to compute y again."""
+
+    y: Tensor | None
+    value: Tensor | None
+    state: Tensor | None
+
+
+class Root(NamedTuple):
+    """The equation of a row, as the module `root` names things, for one parameter."""
+
+    c: float
+    r: float
+    out: float
+
+    @classmethod
+    def of(cls, parameter: float | Tensor, kind: tl.constexpr) -> "Root":
+        """The equation for α or p; NaN if it differs from row to row."""
+        if isinstance(parameter, Tensor):
+            return cls(math.nan, math.nan, math.nan)
+        if kind is ENTMAX:
+            c = max(parameter - 1, 1e-12)
+            return cls(c, 1 / c, 1 / c)
+        q = parameter / (parameter - 1)
+        return cls(1.0, q if kind is NORM else q - 1, q - 1)
+
+    def bracket(
+        self, d: int, kind: tl.constexpr, resolution: float, rounding: float
+    ) -> tuple[float, float]:
+        """The least s − 1, and the shortest step; `root.bracket` is the same for many rows."""
+        if math.isnan(self.r):
+            return math.nan, math.nan
+        drop = 2 * math.log(d) / (self.r + 1) if kind is SQUARED else math.log(d) / self.r
+        shortest = resolution ** (1 / min(self.r, self.out, 3)) / (2 * self.r) + 1.5 * rounding
+        return math.expm1(-drop) * (1 + 1e-3) - 4 * rounding * min(drop, 1.0), shortest
+
+
+def rows_of(x: Tensor) -> Tensor:
+    """The tensor (..., d) as rows (n, d), without a copy where its strides allow."""
+    x = x if x.stride(-1) == 1 else x.contiguous()
+    return x.reshape(-1, x.shape[-1])
+
+
+def row_values(value: float | Tensor, shape: torch.Size) -> tuple[Tensor | None, float]:
+    """A parameter as one value per row (n,), or None and the number for all rows."""
+    if isinstance(value, Tensor):
+        return value.broadcast_to((*shape[:-1], 1)).reshape(-1).contiguous(), 2.0
+    return None, value
+
+
+def power_kind(r: float, wide: torch.dtype) -> int:
+    """How to raise to the power r, NaN if it differs from row to row."""
+    if r in (1, 2, 3, 4):
+        return int(r)
+    return FAST.value if 1 < r < 4.5 and wide == torch.float32 else SLOW.value
+
+
+def short_plan(width: int) -> tuple[int, int]:
+    """For short rows, how many in a program, and in what groups to look for a start."""
+    return min(32, SHORT // width), 8 if width >= 256 else 1
+
+
+def long_plan(d: int, power: int) -> tuple[int, int, int]:
+    """For a long row, how many slices, warps, and tiles at a time."""
+    if d <= 8192:
+        return (1024, 4, 4) if power > 0 else (1024, 8, 8)
+    return (2048, 8, 8) if power > 0 or d < 65536 else (4096, 16, 8)
+
+
+def solve(
+    scores: Tensor,
+    parameter: float | Tensor,
+    kind: tl.constexpr,
+    write: bool = True,
+    state: bool = False,
+    tile: int | None = None,
+) -> Solved:
+    """Solves every row of scores (..., d).
+
+    Args:
+        scores: half precision, float32 or float64.
+        parameter: α or p; a tensor holds one per row, (..., 1).
+        kind: ENTMAX, NORM or SQUARED.
+        write: whether to write the solution.
+        state: whether to write the value and the state, of entmax.
+        tile: how many slices to cut a row into; every row counts as long if given.
+    """
+    x, d = rows_of(scores), scores.shape[-1]
+    y = torch.empty_like(scores, memory_format=torch.contiguous_format) if write else None
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    value = scores.new_empty(scores.shape[:-1], dtype=wide) if state else None
+    saved = scores.new_empty((*scores.shape[:-1], 3), dtype=torch.float64) if state else None
+    if x.shape[0] == 0:
+        return Solved(y, value, saved)
+    values, number = row_values(parameter, scores.shape)
+    root = Root.of(parameter, kind)
+    for exact in (False, True) if values is not None else (number > 2,):
+        # An exponent below one would magnify the rounding of u.
+        compute = torch.float64 if exact else wide
+        resolution, rounding = torch.finfo(wide).eps, torch.finfo(compute).eps
+        power = power_kind(root.r, compute)
+        constants = {
+            "KIND": kind,
+            "POWER": power,
+            "OUT": power if root.out == root.r else power_kind(root.out, compute),
+            "START": round(root.r) if power <= 0 and 1 < root.r < 4.5 else power,
+            "PER_ROW": values is not None,
+            "EXACT": exact,
+            "WRITE": write,
+            "STATE": state,
+            "RESOLUTION": resolution,
+            "ROUNDING": rounding,
+            "TYPE": tl.float64 if compute == torch.float64 else tl.float32,
+        }
+        bounds = root.bracket(d, kind, resolution, rounding)
+        arguments = (x, y, value, saved, values, number, *root, *bounds, x.shape[0], d, x.stride(0))
+        if tile is None and d <= SHORT:
+            width = triton.next_power_of_2(d)
+            rows, group = short_plan(width)
+            short_forward_kernel[(triton.cdiv(x.shape[0], rows),)](
+                *arguments, **constants, R=rows, D=width, GROUP=group, num_warps=1
+            )
+        else:
+            width, warps, unroll = long_plan(d, power)
+            width = tile or (width // 2 if compute == torch.float64 else width)
+            unroll = min(unroll, triton.cdiv(d, width))
+            long_forward_kernel[(x.shape[0],)](
+                *arguments, **constants, M=width, UNROLL=unroll, num_warps=warps
+            )
+    return Solved(y, value, saved)

@@ -1,0 +1,100 @@
+"""α-entmax on a GPU: the mapping, its value, its Jacobian times a vector, and its loss's gradient."""
+
+# ruff: noqa: N803  constants of a kernel are written in capitals
+# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .._triton import jvp as _jvp
+from .._triton.root import ENTMAX, finite, raise_to, row_constants, tilt
+from .._triton.solve import Root, power_kind, row_values, rows_of, solve
+
+
+@triton.jit
+def entmax_gradient_kernel(
+    p_x, p_state, p_target, p_weight, p_out, p_parameter,
+    parameter: "fp64", c: "fp64", r: "fp64", n, d, stride, out_stride,
+    POWER: tl.constexpr, PER_ROW: tl.constexpr, EXACT: tl.constexpr, TARGET: tl.constexpr,
+    TYPE: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    o_row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    o_column = tl.program_id(1) * D + tl.arange(0, D)[None, :]
+    m_row = o_row < n
+    b_parameter, c, r, _, _, _ = row_constants(
+        p_parameter, parameter, c, r, r, r, r, o_row, m_row, d, 1.0, 1.0, PER_ROW, ENTMAX, TYPE
+    )
+    if PER_ROW:
+        m_row = m_row & ((b_parameter > 2) == EXACT)
+    m_entry = m_row[:, None] & (o_column < d)
+    # (R,)
+    weight = tl.load(p_weight + o_row, mask=m_row, other=0.0).to(TYPE)
+    top = tl.load(p_state + 3 * o_row, mask=m_row, other=0.0).to(TYPE)
+    rise = tl.load(p_state + 3 * o_row + 1, mask=m_row, other=0.0).to(TYPE)
+    share = tl.load(p_state + 3 * o_row + 2, mask=m_row, other=0.0).to(TYPE)
+    m_live = m_entry & (weight != 0)[:, None]
+    # (R, D)
+    b_x = tl.load(p_x + o_row[:, None] * stride + o_column, mask=m_live, other=-float("inf"))
+    _, b_out = raise_to(tilt(b_x.to(TYPE), finite(top, TYPE), c, TYPE), rise, r, POWER)
+    b_out = b_out * share[:, None]
+    if TARGET:
+        # (R,)
+        target = tl.load(p_target + o_row, mask=m_row, other=-1)
+        b_out = tl.where(o_column == target[:, None], b_out - 1, b_out)
+    b_out = tl.where(m_live, b_out * weight[:, None], 0.0).to(p_out.dtype.element_ty)
+    tl.store(p_out + o_row[:, None] * out_stride + o_column, b_out, mask=m_entry)
+
+
+def entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
+    y = solve(scores, alpha, ENTMAX).y
+    assert y is not None
+    return y
+
+
+def entmax_max(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
+    solved = solve(scores, alpha, ENTMAX, state=True)
+    assert solved.value is not None and solved.y is not None
+    return solved.value, solved.y
+
+
+def entmax_state(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
+    solved = solve(scores, alpha, ENTMAX, write=False, state=True)
+    assert solved.value is not None and solved.state is not None
+    return solved.value, solved.state
+
+
+def entmax_jvp(y: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
+    return _jvp.jvp(y, v, alpha, ENTMAX)
+
+
+def entmax_gradient(
+    scores: Tensor,
+    state: Tensor,
+    target: Tensor | None,
+    weights: Tensor,
+    alpha: float | Tensor,
+    out: Tensor | None = None,
+) -> Tensor:
+    """weights (..., 1) times (y − the target's vertex), y from the state, into out or anew."""
+    x, d = rows_of(scores), scores.shape[-1]
+    if out is None:
+        out = torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
+    results = out.view(-1, d)
+    values, number = row_values(alpha, scores.shape)
+    root = Root.of(alpha, ENTMAX)
+    width = min(triton.next_power_of_2(d), 2048)
+    block = max(1, 2048 // width)
+    if target is not None:
+        target = target.contiguous()
+    for exact in ((False, True) if values is not None else (number > 2,)) if x.shape[0] else ():
+        wide = torch.float64 if exact or scores.dtype == torch.float64 else torch.float32
+        entmax_gradient_kernel[(triton.cdiv(x.shape[0], block), triton.cdiv(d, width))](
+            x, state.contiguous(), target, weights.contiguous(), results, values, number,
+            root.c, root.r, x.shape[0], d, x.stride(0), results.stride(0),
+            POWER=power_kind(root.r, wide),
+            PER_ROW=values is not None, EXACT=exact, TARGET=target is not None,
+            TYPE=tl.float64 if wide == torch.float64 else tl.float32,
+            R=block, D=width, num_warps=4,
+        )  # fmt: skip
+    return out
