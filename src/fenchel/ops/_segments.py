@@ -1,0 +1,400 @@
+"""Level sets of chains on the GPU, for the total-variation prox and the isotonic regression.
+
+Both are argmin over z of ½|z − x|² + Σ φ(z_{i+1} − z_i), φ(s) = up·s for s > 0 and −down·s for
+s < 0: down = up = λ for total variation, and down = 0, up = ∞ for a non-increasing z. The set
+{z > t} is the E of the largest Σ_E (x_i − t) less its borders, by a clamped sum along the chain. A
+segment is cut where z crosses t; at a cut φ is linear, and the segments stand alone. A segment that
+is not cut at its own mean is constant there.
+
+Of z only [z − τ]₊ is wanted, τ such that it sums to one. For a union E of segments Σ_E z = Σ_E x,
+so that (Σ_E x − 1) / |E| is a lower bound of τ. A segment whose mean is lower is cut there.
+
+Entries that are deleted or pad a block weigh nothing: every step passes through them unchanged.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+START = tl.constexpr(1 << 30)  # added to the number of entries where a segment starts
+INF = tl.constexpr(float("inf"))
+
+LONGEST = 4096  # entries that the registers of one program hold
+SCRATCH = 1 << 24  # entries of longer rows that are worked on at a time,
+PROGRAMS = 128  # or this many rows, to have the whole device at work
+
+
+@triton.jit
+def add_within(sum_a, n_a, sum_b, n_b):
+    """Sums and numbers of entries since the latest start."""
+    begins = n_b >= START
+    return tl.where(begins, sum_b, sum_a + sum_b), tl.where(begins, n_b, n_a + n_b)
+
+
+@triton.jit
+def latest(a, b):
+    """The latest that is a number."""
+    return tl.where(b == b, b, a)
+
+
+@triton.jit
+def compose(shift_a, low_a, high_a, shift_b, low_b, high_b):
+    """The step m ↦ clamp(m + shift, low, high) of a, then that of b, is such a step."""
+    low = tl.minimum(tl.maximum(low_a + shift_b, low_b), high_b)
+    high = tl.minimum(tl.maximum(high_a + shift_b, low_b), high_b)
+    return shift_a + shift_b, low, high
+
+
+@triton.jit
+def follow(a, b):
+    """The entry's side, or its neighbour's where it has none, plus four times its neighbour's."""
+    side_a, side_b, next_b = a & 3, b & 3, b >> 2
+    return tl.where(side_b > 0, side_b, side_a) + 4 * tl.where(next_b > 0, next_b, side_a)
+
+
+@triton.jit
+def steps(x, weight, starts, t, down, up):
+    """The gain of having entry i in {z > t}, m_i = clamp(m_{i−1}, −up, down) + (x_i − t)."""
+    a = x - weight * t
+    low = tl.where(starts > 0, a, tl.where(weight > 0, a - up, -INF))
+    high = tl.where(starts > 0, a, tl.where(weight > 0, a + down, INF))
+    return a, low, high
+
+
+@triton.jit
+def sides(gain, ends, down, up):
+    """2 is in {z > t}, 1 is not, whatever follows; 0 does as its successor does."""
+    within = tl.where(gain > down, 2, tl.where(gain <= -up, 1, 0))
+    return tl.where(ends > 0, tl.where(gain > 0, 2, 1), within)
+
+
+@triton.jit
+def cuts(side, before, after, starts, ends):
+    """How far an entry is above its neighbours, 1 or −1 where a new cut parts them, else 0."""
+    left = tl.where((starts > 0) | (before == 0), 0, side - before)
+    return left, tl.where((ends > 0) | (after == 0), 0, side - after)
+
+
+@triton.jit
+def relative(x, top, broken):
+    """x less top, its largest, and what is kept: all that is finite, or what is infinite alone."""
+    infinite = (top == INF).to(tl.int32)
+    kept = (x > -INF) & (broken == 0) & ((infinite == 0) | (x == INF))
+    top = tl.where(tl.abs(top) < INF, top, 0.0)
+    return tl.where(kept & (x < INF), x, top) - top, kept.to(tl.int32)
+
+
+@triton.jit
+def places(p_order, row, o, m):
+    """Where in memory the entries o of an ordered row stand; p_order: (rows, d), or none."""
+    place = row + o
+    if p_order is not None:
+        # (height, width)
+        place = row + tl.load(p_order + place, m, 0)
+    return place
+
+
+@triton.jit
+def raised(tau, total, count):
+    """The larger of τ and (Σ_E z − 1) / |E|."""
+    bound = (total - 1.0) / tl.maximum(count, 1)
+    return tl.where((count > 0) & (bound > tau), bound, tau)
+
+
+@triton.jit
+def regress(x, weight, down, up, tau):
+    """z where it is above τ, at most τ elsewhere; and a lower bound of τ, from another one, tau.
+
+    x: (r, d); weight: (r, d), 0 or 1; up: down or ∞; tau: (r, 1).
+    """
+    width: tl.constexpr = x.shape[1]
+    o = tl.arange(0, width)[None, :]
+    starts = tl.zeros_like(weight) + (o == 0)
+    ends = tl.zeros_like(weight) + (o == width - 1)
+    z = x
+    cutting = tl.full((), 1, tl.int32)
+    while cutting > 0:
+        total, n = tl.associative_scan((x, weight + START * starts), 1, add_within)
+        mean = total / tl.maximum(n & (START - 1), 1)
+        z = tl.associative_scan(tl.where(ends > 0, mean, float("nan")), 1, latest, reverse=True)
+        above = (weight > 0) & (z > tau)
+        count = tl.sum(above.to(tl.int32), 1, keep_dims=True)
+        tau = raised(tau, tl.sum(tl.where(above, z, 0.0), 1, keep_dims=True), count)
+        shift, low, high = steps(x, weight, starts, tl.maximum(z, tau), down, up)
+        shift, gain, high = tl.associative_scan((shift, low, high), 1, compose)
+        code = tl.associative_scan(sides(gain, ends, down, up), 1, follow, reverse=True)
+        side, after = code & 3, code >> 2
+        before = tl.associative_scan(side, 1, follow) >> 2
+        left, right = cuts(side, before, after, starts, ends)
+        x -= down * (left + right)
+        starts |= (left != 0).to(tl.int32)
+        ends |= (right != 0).to(tl.int32)
+        cutting = tl.max(tl.max((right != 0).to(tl.int32), 1), 0)
+    return z, tau
+
+
+@triton.jit
+def project(z, weight, tau):
+    """[z − τ]₊ by Newton's method from tau, a lower bound.
+
+    z: (r, d); weight: (r, d); tau: (r, 1).
+    """
+    peak = tl.max(tl.where(weight > 0, z, -INF), 1, keep_dims=True)
+    u = tl.where(weight > 0, z - peak, -INF)
+    tau = tl.where(tau < peak, tl.maximum(tau - peak, -1.0), -1.0)
+    least = tl.zeros_like(tau).to(tl.int32) + START
+    moving = tl.full((), 1, tl.int32)
+    while moving > 0:
+        above = u > tau
+        count = tl.sum(above.to(tl.int32), 1, keep_dims=True)
+        total = tl.sum(tl.where(above, u, 0.0), 1, keep_dims=True)
+        fewer = count < least
+        tau = tl.where(fewer, (total - 1.0) / tl.maximum(count, 1), tau)
+        least = tl.minimum(count, least)
+        moving = tl.max(tl.max(fewer.to(tl.int32), 1), 0)
+    y = tl.where(u > tau, u - tau, 0.0)
+    # What τ rounded.
+    count = tl.sum((y > 0).to(tl.int32), 1, keep_dims=True)
+    excess = (tl.sum(y, 1, keep_dims=True) - 1.0) / tl.maximum(count, 1)
+    return tl.where((y > 0) & (y > excess), y - excess, 0.0)
+
+
+@triton.jit
+def solve(p_scores, p_order, p_y, floor, slope, down, up, bound, rows, d, height, width):
+    """y of the rows of one program, in registers, from x_i = max(score, floor) + slope·i.
+
+    p_scores, p_order, p_y: (rows, d); floor, and bound on τ: of scores less the largest.
+    """
+    row = tl.program_id(0).to(tl.int64) * height + tl.arange(0, height)[:, None]
+    o = tl.arange(0, width)[None, :]
+    i = row * d + o
+    m = (row < rows) & (o < d)
+    # (height, width)
+    x = tl.load(p_scores + i, m, -INF).to(tl.float64)
+    broken = tl.max((x != x).to(tl.int32), 1, keep_dims=True)
+    top = tl.max(tl.where(x == x, x, -INF), 1, keep_dims=True)
+    x, weight = relative(x, top, broken)
+    x = tl.where(weight > 0, tl.maximum(x, floor) + slope * o, 0.0)
+    z, tau = regress(x, weight, down, up, bound + tl.zeros_like(top))
+    y = tl.where(broken > 0, float("nan"), project(z, weight, tau))
+    tl.store(p_y + places(p_order, row * d, o, m), y, m)
+
+
+@triton.jit
+def at(o, place, value):
+    """The entry of a block at a place of its last dimension."""
+    return tl.sum(tl.where(o == place, value, tl.zeros_like(value)), -1)
+
+
+@triton.jit
+def regress_tiles(p_x, p_z, p_mark, p_side, d, down, up, tau, width):
+    """`regress` of one row in memory, tile by tile: two passes forward and two backward a round.
+
+    p_x, p_z: (d,); p_mark: (d,), weight + 2 start + 4 end; p_side: (d,), zeros.
+    """
+    o = tl.arange(0, width)
+    tiles = tl.cdiv(d, width)
+    none = tl.full((), 0, tl.int32)
+    zero = tl.full((), 0, tl.float64)
+    peak = zero
+    cutting = tl.full((), 1, tl.int32)
+    while cutting > 0:
+        # Cut, and add up.
+        total, n = zero, none
+        for tile in range(tiles):
+            i = tile * width + o
+            m = i < d
+            # (width,) each
+            x = tl.load(p_x + i, m, 0.0)
+            mark = tl.load(p_mark + i, m, 0).to(tl.int32)
+            side = tl.load(p_side + i, m, 0).to(tl.int32)
+            before = tl.load(p_side + i - 1, m & (i > 0), 0).to(tl.int32)
+            after = tl.load(p_side + i + 1, i + 1 < d, 0).to(tl.int32)
+            left, right = cuts(side, before, after, mark & 2, mark & 4)
+            x -= down * (left + right)
+            mark |= tl.where(left != 0, 2, 0) | tl.where(right != 0, 4, 0)
+            tl.store(p_x + i, x, m)
+            tl.store(p_mark + i, mark.to(tl.int8), m)
+            weight = (mark & 1) + START * ((mark >> 1) & 1)
+            within, entries = tl.associative_scan((x, weight), 0, add_within)
+            within, entries = add_within(total, n, within, entries)
+            tl.store(p_z + i, within / tl.maximum(entries & (START - 1), 1), m)
+            total, n = at(o, width - 1, within), at(o, width - 1, entries)
+        tl.debug_barrier()
+        # Every entry learns the mean at the end of its segment.
+        mean, peak, total, count = zero + float("nan"), zero - INF, zero, none
+        for tile in range(tiles):
+            i = (tiles - 1 - tile) * width + o
+            m = i < d
+            # (width,) each
+            z = tl.load(p_z + i, m, 0.0)
+            mark = tl.load(p_mark + i, m, 0).to(tl.int32)
+            z = tl.where((mark & 4) > 0, z, float("nan"))
+            z = latest(mean, tl.associative_scan(z, 0, latest, reverse=True))
+            tl.store(p_z + i, z, m)
+            mean = at(o, 0, z)
+            peak = tl.maximum(peak, tl.max(tl.where((mark & 1) > 0, z, -INF), 0))
+            above = ((mark & 1) > 0) & (z > tau)
+            count += tl.sum(above.to(tl.int32), 0)
+            total += tl.sum(tl.where(above, z, 0.0), 0)
+        tau = raised(tau, total, count)
+        tl.debug_barrier()
+        # Gains.
+        shift, low, high = zero, zero, zero
+        for tile in range(tiles):
+            i = tile * width + o
+            m = i < d
+            # (width,) each
+            x = tl.load(p_x + i, m, 0.0)
+            z = tl.load(p_z + i, m, 0.0)
+            mark = tl.load(p_mark + i, m, 0).to(tl.int32)
+            b_shift, b_low, b_high = steps(x, mark & 1, mark & 2, tl.maximum(z, tau), down, up)
+            b_shift, b_low, b_high = tl.associative_scan((b_shift, b_low, b_high), 0, compose)
+            b_shift, b_low, b_high = compose(shift, low, high, b_shift, b_low, b_high)
+            tl.store(p_side + i, sides(b_low, mark & 4, down, up).to(tl.int8), m)
+            shift, low = at(o, width - 1, b_shift), at(o, width - 1, b_low)
+            high = at(o, width - 1, b_high)
+        tl.debug_barrier()
+        # Sides.
+        carried = none
+        cutting = tl.full((), 0, tl.int32)
+        for tile in range(tiles):
+            i = (tiles - 1 - tile) * width + o
+            m = i < d
+            # (width,) each
+            code = tl.load(p_side + i, m, 0).to(tl.int32)
+            mark = tl.load(p_mark + i, m, 0).to(tl.int32)
+            code = follow(carried, tl.associative_scan(code, 0, follow, reverse=True))
+            side, after = code & 3, code >> 2
+            tl.store(p_side + i, side.to(tl.int8), m)
+            _, right = cuts(side, side, after, mark & 2, mark & 4)
+            cutting = tl.maximum(cutting, tl.max((right != 0).to(tl.int32), 0))
+            carried = at(o, 0, code)
+        tl.debug_barrier()
+    return tau, peak
+
+
+@triton.jit
+def project_tiles(p_z, p_mark, p_order, p_y, row, d, tau, peak, broken, width):
+    """`project` of one row in memory, p_z and p_mark: (d,), to p_y: (rows, d)."""
+    o = tl.arange(0, width)
+    tau = tl.where(tau < peak, tl.maximum(tau - peak, -1.0), -1.0)
+    least = tl.full((), START, tl.int32)
+    moving = tl.full((), 1, tl.int32)
+    excess = tl.full((), 0, tl.float64)
+    while moving > 0:
+        count = tl.full((), 0, tl.int32)
+        total = tl.full((), 0, tl.float64)
+        excess = tl.full((), 0, tl.float64)
+        for first in range(0, d, width):
+            m = first + o < d
+            # (width,) each
+            z = tl.load(p_z + first + o, m, 0.0)
+            mark = tl.load(p_mark + first + o, m, 0)
+            above = ((mark & 1) > 0) & (z - peak > tau)
+            count += tl.sum(above.to(tl.int32), 0)
+            total += tl.sum(tl.where(above, z - peak, 0.0), 0)
+            excess += tl.sum(tl.where(above, (z - peak) - tau, 0.0), 0)
+        excess = (excess - 1.0) / tl.maximum(count, 1)
+        fewer = count < least
+        tau = tl.where(fewer, (total - 1.0) / tl.maximum(count, 1), tau)
+        least = tl.minimum(count, least)
+        moving = fewer.to(tl.int32)
+    for first in range(0, d, width):
+        m = first + o < d
+        # (width,) each
+        z = tl.load(p_z + first + o, m, 0.0)
+        mark = tl.load(p_mark + first + o, m, 0)
+        y = tl.where((mark & 1) > 0, (z - peak) - tau, 0.0)
+        y = tl.where((y > 0) & (y > excess), y - excess, 0.0)
+        y = tl.where(broken > 0, float("nan"), y)
+        tl.store(p_y + places(p_order, row * d, first + o, m), y, m)
+
+
+@triton.jit
+def solve_tiles(p_scores, p_order, p_y, scratch, floor, slope, down, up, bound, rows, d, width):
+    """`solve` with the rows of one program in memory, one after another.
+
+    scratch: p_x and p_z, (programs, d), float64; p_mark and p_side, (programs, d), int8.
+    """
+    o = tl.arange(0, width)
+    program = tl.program_id(0).to(tl.int64)
+    p_x, p_z = scratch[0] + program * d, scratch[1] + program * d
+    p_mark, p_side = scratch[2] + program * d, scratch[3] + program * d
+    for row in range(program, rows, tl.num_programs(0)):
+        top = tl.full((), -INF, tl.float64)
+        broken = tl.full((), 0, tl.int32)
+        for first in range(0, d, width):
+            i = first + o
+            # (width,)
+            x = tl.load(p_scores + row * d + i, i < d, -INF).to(tl.float64)
+            broken = tl.maximum(broken, tl.max((x != x).to(tl.int32), 0))
+            top = tl.maximum(top, tl.max(tl.where(x == x, x, -INF), 0))
+        for first in range(0, d, width):
+            i = first + o
+            m = i < d
+            # (width,)
+            x = tl.load(p_scores + row * d + i, m, -INF).to(tl.float64)
+            x, weight = relative(x, top, broken)
+            x = tl.where(weight > 0, tl.maximum(x, floor) + slope * i, 0.0)
+            mark = weight + tl.where(i == 0, 2, 0) + tl.where(i == d - 1, 4, 0)
+            tl.store(p_x + i, x, m)
+            tl.store(p_mark + i, mark.to(tl.int8), m)
+            tl.store(p_side + i, tl.zeros_like(mark).to(tl.int8), m)
+        tl.debug_barrier()
+        tau, peak = regress_tiles(p_x, p_z, p_mark, p_side, d, down, up, bound, width)
+        project_tiles(p_z, p_mark, p_order, p_y, row, d, tau, peak, broken, width)
+        tl.debug_barrier()
+
+
+def padded(scores: Tensor) -> Tensor:
+    """With deleted entries up to a multiple of 16: a thread then reads and scans four at once."""
+    rest = -scores.shape[-1] % 16
+    return torch.nn.functional.pad(scores, (0, rest), value=-torch.inf) if rest else scores
+
+
+def block(d: int) -> tuple[int, int, int]:
+    """Height and width of a block of rows of length d, and its warps: four entries a thread."""
+    width = max(16, triton.next_power_of_2(d))
+    height = max(1, 128 // width)
+    return height, width, min(16, height * width // 128)
+
+
+def launch(
+    kernels: tuple[Any, Any], scores: Tensor, order: Tensor | None, lam: float, longest: int
+) -> Tensor:
+    """Runs the first of the kernels, in registers, or the second, in tiles, on every row.
+
+    Args:
+        kernels: with the arguments of `solve` and of `solve_tiles`.
+        scores: (..., d).
+        order: (..., d), where the entries stand, or none: as they come.
+        lam: λ.
+        longest: a power of two; longer rows go by tiles of that length.
+
+    Returns:
+        (..., d). Nothing waits for the device.
+    """
+    scores = scores.contiguous()
+    order = None if order is None else order.contiguous()
+    y = torch.empty_like(scores)
+    if y.numel() == 0:
+        return y
+    d = y.shape[-1]
+    rows = y.numel() // d
+    height, width, warps = block(min(d, longest))
+    in_registers, in_tiles = kernels
+    with torch.cuda.device_of(y):
+        if d <= longest:
+            grid = (triton.cdiv(rows, height),)
+            in_registers[grid](scores, order, y, lam, rows, d, height, width, num_warps=warps)
+        else:
+            shape = (2, min(rows, max(PROGRAMS, SCRATCH // d)), d)
+            x, z = torch.empty(shape, dtype=torch.float64, device=y.device)
+            mark, side = torch.empty(shape, dtype=torch.int8, device=y.device)
+            arguments = scores, order, y, x, z, mark, side, lam, rows, d, width
+            in_tiles[shape[1:2]](*arguments, num_warps=warps)
+    return y

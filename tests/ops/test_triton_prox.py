@@ -1,0 +1,182 @@
+"""fusedmax and oscarmax in Triton against their references, in registers and in tiles.
+
+Without a GPU the kernels run in Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fenchel.ops import isotonic, tv1d
+
+triton = pytest.importorskip("triton")
+fused = pytest.importorskip("fenchel.ops.tv1d.triton")
+oscar = pytest.importorskip("fenchel.ops.isotonic.triton")
+
+CUDA = torch.cuda.is_available()
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cuda" if CUDA else "cpu"
+LENGTHS = [1, 2, 3, 16, 64, 100, 257, 1000, 2048, 4000] if CUDA else [1, 7, 30]
+LONG = [17, 100, 2000] if CUDA else [33]
+OPERATORS = {
+    "fusedmax": (fused.fusedmax, tv1d.reference.fusedmax),
+    "oscarmax": (oscar.oscarmax, isotonic.reference.oscarmax),
+}
+JACOBIANS = {
+    "fusedmax": (fused.fusedmax_jvp, tv1d.reference.fusedmax_jvp),
+    "oscarmax": (oscar.oscarmax_jvp, isotonic.reference.oscarmax_jvp),
+}
+STRENGTHS = [0.0, 1e-3, 0.1, 1.0, 100.0] if CUDA else [0.0, 1e-3, 0.2, 100.0]
+DTYPES = {torch.float32: 3e-7, torch.float64: 1e-12}
+
+pytestmark = pytest.mark.skipif(
+    not (CUDA or INTERPRETED), reason="neither a GPU nor Triton's interpreter"
+)
+on_cuda = pytest.mark.skipif(not CUDA, reason="needs a GPU")
+
+
+def scan_by_doubling(self: Any, blocks: Any) -> list[Any]:
+    """A scan in ⌈log₂ d⌉ vector steps, in another order than from left to right."""
+    data = [block.handle.data for block in blocks]
+    kinds = [block.dtype for block in blocks]
+    d = data[0].shape[self.axis]
+    shape = [d if k == self.axis else 1 for k in range(data[0].ndim)]
+    place, reach = np.arange(d).reshape(shape), 1
+    while reach < d:
+        before = [np.roll(values, reach, self.axis) for values in data]
+        pair = zip(before + data, kinds + kinds, strict=True)
+        both = self.combine_fn.fn(*(self.to_tensor(*block) for block in pair))
+        both = both if isinstance(both, tuple) else (both,)
+        data = [
+            np.where(place < reach, old, new.handle.data).astype(old.dtype)
+            for old, new in zip(data, both, strict=True)
+        ]
+        reach *= 2
+    return [self.to_tensor(*block) for block in zip(data, kinds, strict=True)]
+
+
+@pytest.fixture(autouse=True)
+def _fast_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter calls a step per entry: slow, and no question whether steps associate."""
+    if INTERPRETED:
+        from triton.runtime.interpreter import ScanOps
+
+        monkeypatch.setattr(ScanOps, "generic_scan", scan_by_doubling)
+
+
+def rows_of_every_kind(d: int) -> torch.Tensor:
+    """Random rows of several scales, ties, constants, ramps, masks and specials."""
+    ramp = torch.linspace(-2, 2, d, dtype=torch.float64)
+    rows = [scale * torch.randn(2, d, dtype=torch.float64) for scale in (0.01, 1.0, 10.0, 1000.0)]
+    rows += [
+        torch.randn(2, d).double().round(),
+        torch.zeros(1, d).double(),
+        ramp[None],
+        -ramp[None],
+    ]
+    masked = torch.randn(2, d, dtype=torch.float64)
+    masked[torch.rand(2, d) < 0.5] = -torch.inf
+    special = torch.randn(7, d, dtype=torch.float64)
+    special[0, d // 2] = torch.nan
+    special[1] = -torch.inf
+    special[2, :: max(d // 2, 1)] = torch.inf
+    special[3, -1] = 1e30
+    special[4] = -1e30
+    special[5, 0] = -torch.inf
+    special[6, : d // 2] = -torch.inf
+    return torch.cat([*rows, masked, special])
+
+
+def check(name: str, lam: float, scores: torch.Tensor, dtype: torch.dtype, **options: int) -> None:
+    """The answer is that of the reference in double precision, and equal wherever that is."""
+    solve, reference = OPERATORS[name]
+    rounded = scores.to(dtype)
+    expected = reference(rounded.double(), lam)
+    y = solve(rounded.to(DEVICE), lam, **options).cpu()
+    assert y.dtype == dtype
+    assert y.shape == scores.shape
+    torch.testing.assert_close(y.double(), expected, rtol=0, atol=DTYPES[dtype], equal_nan=True)
+    sums = y.double().sum(-1)[expected.sum(-1) > 0]
+    assert sums.numel() == 0 or (sums - 1).abs().max() <= 8 * torch.finfo(dtype).eps
+    tied = (expected[..., 1:] == expected[..., :-1]) & (expected[..., 1:] > DTYPES[dtype])
+    assert (y[..., 1:] == y[..., :-1])[tied].all()
+
+
+@pytest.mark.parametrize("d", LENGTHS)
+@pytest.mark.parametrize("lam", STRENGTHS)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_in_registers(name: str, lam: float, d: int) -> None:
+    for dtype in DTYPES:
+        check(name, lam, rows_of_every_kind(d), dtype)
+
+
+@pytest.mark.parametrize("d", LONG)
+@pytest.mark.parametrize("lam", STRENGTHS if CUDA else [0.2])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_in_tiles(name: str, lam: float, d: int) -> None:
+    scores = rows_of_every_kind(d)
+    for dtype in DTYPES:
+        few = scores if CUDA else scores[2 :: 3 if dtype == torch.float32 else 5]
+        check(name, lam, few, dtype, longest=16)
+
+
+@pytest.mark.parametrize("longest", [16, 1024])
+@pytest.mark.parametrize("d", LENGTHS)
+@pytest.mark.parametrize("name", JACOBIANS)
+def test_jacobian_product(name: str, d: int, longest: int) -> None:
+    jvp, reference = JACOBIANS[name]
+    scores = torch.cat([torch.randn(4, d), 5 * torch.randn(2, d), torch.zeros(1, d)])
+    scores[:2, ::3] = -torch.inf
+    y = OPERATORS[name][1](scores.double(), 0.1)
+    # Rounded values tie where the others do; here levels come back after other ones, too.
+    y = torch.cat(
+        [y, torch.randint(3, (2, d)).double(), torch.zeros(1, d), torch.full((1, d), torch.nan)]
+    )
+    for dtype, tol in ((torch.float32, 1e-6), (torch.float64, 1e-12)):
+        rounded, v = y.to(dtype), torch.randn(11, d).to(dtype)
+        expected = reference(rounded.double(), v.double())
+        out = jvp(rounded.to(DEVICE), v.to(DEVICE), longest=longest).cpu()
+        assert out.dtype == dtype
+        torch.testing.assert_close(out.double(), expected, rtol=tol, atol=tol, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_any_shape_and_strides(name: str) -> None:
+    solve, jvp = OPERATORS[name][0], JACOBIANS[name][0]
+    scores = torch.randn(7, 2, 3, device=DEVICE)
+    turned = scores.movedim(0, -1)
+    y = solve(turned, 0.1)
+    assert y.is_contiguous()
+    assert y.equal(solve(turned.contiguous(), 0.1))
+    assert jvp(y.mT.contiguous().mT, turned).equal(jvp(y, turned.contiguous()))
+    assert solve(scores[:, 0, 0], 0.1).shape == (7,)
+    for shape in ((0, 5), (3, 0)):
+        nothing = torch.empty(shape, device=DEVICE)
+        assert solve(nothing, 0.1).shape == jvp(nothing, nothing).shape == shape
+
+
+@on_cuda
+@pytest.mark.parametrize("name", OPERATORS)
+def test_nothing_waits_for_the_device(name: str) -> None:
+    solve, jvp = OPERATORS[name][0], JACOBIANS[name][0]
+    for d in (100, 10_000):
+        scores, v = torch.randn(8, d, device=DEVICE), torch.randn(8, d, device=DEVICE)
+        expected = jvp(solve(scores, 0.1), v)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = jvp(solve(scores, 0.1), v)
+        graph.replay()
+        assert out.equal(expected)
+
+
+@on_cuda
+@pytest.mark.parametrize("shape", [(300, 5000), (3, 50_001), (1, 1_000_000)])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_long_rows(name: str, shape: tuple[int, int]) -> None:
+    check(name, 0.01, torch.randn(shape) / 3, torch.float32)
