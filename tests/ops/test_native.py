@@ -103,6 +103,51 @@ def test_value(alpha: float) -> None:
         torch.testing.assert_close(y, solution, equal_nan=True, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("d", [1, 7, 16, 100, 257])
+@pytest.mark.parametrize("alpha", OPERATORS["entmax"][2])
+def test_gradient_from_the_state(alpha: float, d: int) -> None:
+    scores = rows_of_every_kind(d)
+    target = torch.randint(d, (len(scores), 1))
+    weights = torch.randn(len(scores), 1, dtype=torch.float64)
+    weights[::3] = 0
+    weights[-5:-2] = 1  # the settled rows
+    for dtype, atol in ((torch.float32, 3e-7), (torch.float64, 1e-12)):
+        rounded, weight = scores.to(dtype), weights.to(dtype)
+        value, state = entmax.entmax_state(rounded, alpha)
+        expected = entmax.entmax_max(rounded, alpha)[0]
+        torch.testing.assert_close(value, expected, equal_nan=True, rtol=4e-7, atol=atol)
+        assert state.shape == (len(scores), 3)
+        y = entmax.entmax_gradient(rounded, state, None, torch.ones_like(weight), alpha)
+        solution = entmax.reference.entmax(rounded.double(), alpha)
+        torch.testing.assert_close(y.double(), solution, rtol=0, atol=atol, equal_nan=True)
+        sums = y.double().sum(-1)
+        assert (sums[sums > 0] - 1).abs().max() <= 8 * torch.finfo(dtype).eps
+        for place in (target, None):
+            got = entmax.entmax_gradient(rounded, state, place, weight, alpha)
+            truth = entmax.reference.entmax_gradient(
+                rounded.double(), state.double(), place, weight.double(), alpha
+            )
+            torch.testing.assert_close(got.double(), truth, rtol=0, atol=3 * atol, equal_nan=True)
+            assert (got[weights[:, 0] == 0] == 0).all()
+        aliased = rounded.clone()
+        entmax._gradient_kernel.write((aliased, state, target, weight, alpha), aliased)
+        expected = entmax.entmax_gradient(rounded, state, target, weight, alpha)
+        torch.testing.assert_close(aliased, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("alpha", OPERATORS["entmax"][2])
+def test_reference_states_give_the_solution(alpha: float) -> None:
+    scores = rows_of_every_kind(100)
+    value, state = entmax.reference.entmax_state(scores, alpha)
+    expected, y = entmax.reference.entmax_max(scores, alpha)
+    torch.testing.assert_close(value, expected, rtol=0, atol=0, equal_nan=True)
+    got = entmax.entmax_gradient(scores, state, None, torch.ones(len(scores), 1).double(), alpha)
+    torch.testing.assert_close(got, y, rtol=0, atol=1e-9, equal_nan=True)
+    one_per_row = torch.full((len(scores), 1), alpha, dtype=torch.float64)
+    _, states = entmax.reference.entmax_state(scores, one_per_row)
+    torch.testing.assert_close(states, state, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, 2.5])
 def test_ksubset(alpha: float) -> None:
     for d in LENGTHS[3:]:

@@ -21,7 +21,8 @@ def _in_float64(reference: Callable[..., Any]) -> Callable[..., Any]:
         wide = dtype if rows.device.type == "mps" else torch.float64  # MPS has no float64
 
         def widen(value: Any) -> Any:
-            return value.to(wide) if isinstance(value, Tensor) else value
+            floating = isinstance(value, Tensor) and value.is_floating_point()
+            return value.to(wide) if floating else value
 
         out = reference(widen(rows), *(widen(a) for a in arguments))
         return tuple(o.to(dtype) for o in out) if isinstance(out, tuple) else out.to(dtype)

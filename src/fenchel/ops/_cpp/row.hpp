@@ -82,7 +82,7 @@ FENCHEL_INLINE int64_t collect(const T* x, int64_t d, T top, T width, T* distanc
       unsigned near[kGroup], any = 0;
       for (int k = 0; k < kGroup; ++k) {
         delta[k] = top - load<T>(x + i + k * kLanes<T>);
-        any |= near[k] = below(delta[k], splat<T>(width));
+        any |= near[k] = below<T>(delta[k], splat<T>(width));
       }
       if (!any) continue;
       for (int k = 0; k < kGroup; ++k) {
@@ -108,21 +108,33 @@ inline void Candidates<T>::take(const T* x, int64_t d, T top, T width) {
   for (int64_t i = count; i < padded<T>(count); ++i) distance[i] = 4 * width;  // out of reach
 }
 
-// Rows whose answer needs no solver. Returns whether the row was one of them.
-// NaN anywhere gives NaN; nothing but −inf gives zeros; +inf entries share the mass.
+// Rows whose answer needs no solver: NaN anywhere gives NaN; nothing but −inf gives zeros; +inf
+// entries share the mass.
+template <class T>
+FENCHEL_INLINE bool is_settled(T top) {
+  return !(top > -kInf<T> && top < kInf<T>);
+}
+
+// What each of a settled row's largest entries gets.
+template <class T>
+FENCHEL_INLINE T settled_share(const T* x, int64_t d, T top) {
+  if (top != kInf<T>) return top == top ? T(0) : top;
+  int64_t count = 0;
+  for (int64_t i = 0; i < d; ++i) count += x[i] == top;
+  return T(1) / static_cast<T>(count);
+}
+
+// Writes `share` where x is the largest, else zero, or NaN if that is the share.
+template <class T>
+FENCHEL_INLINE void write_settled(const T* x, int64_t d, T top, T share, T* y) {
+  for (int64_t i = 0; i < d; ++i) y[i] = x[i] == top ? share : share * T(0);
+}
+
+// Answers a settled row. Returns whether it was one.
 template <class T>
 FENCHEL_INLINE bool settle(const T* x, T* y, int64_t d, T top) {
-  if (top > -kInf<T> && top < kInf<T>) return false;
-  T share = 0;
-  if (top == kInf<T>) {
-    int64_t count = 0;
-    for (int64_t i = 0; i < d; ++i) count += x[i] == kInf<T>;
-    share = T(1) / static_cast<T>(count);
-  } else if (top != top) {
-    for (int64_t i = 0; i < d; ++i) y[i] = top;
-    return true;
-  }
-  for (int64_t i = 0; i < d; ++i) y[i] = x[i] == kInf<T> ? share : T(0);
+  if (!is_settled(top)) return false;
+  write_settled(x, d, top, settled_share(x, d, top), y);
   return true;
 }
 

@@ -116,6 +116,20 @@ FENCHEL_INLINE Vec<double> wide_load(const float* p) {
 }
 FENCHEL_INLINE Vec<double> wide_load(const double* p) { return load<double>(p); }
 
+// f in double precision on every lane.
+template <class F>
+FENCHEL_INLINE Vec<float> in_double(Vec<float> v, F f) {
+  HalfVec half[2];
+  std::memcpy(half, &v, sizeof v);
+  for (HalfVec& part : half) part = __builtin_convertvector(f(widen(part)), HalfVec);
+  std::memcpy(&v, half, sizeof v);
+  return v;
+}
+template <class F>
+FENCHEL_INLINE Vec<double> in_double(Vec<double> v, F f) {
+  return f(v);
+}
+
 // The sum of the lanes, in double.
 template <class T>
 FENCHEL_INLINE double sum(Vec<T> v) {
@@ -130,15 +144,22 @@ FENCHEL_INLINE double sum(Vec<T> v) {
 }
 
 // The lanes with a < b, as bits.
-FENCHEL_INLINE unsigned below(Vec<float> a, Vec<float> b) {
+template <class T>
+FENCHEL_INLINE unsigned below(Vec<T> a, Vec<T> b) {
 #if defined(__AVX512F__)
-  return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LT_OQ);
+  if constexpr (sizeof(T) == 4)
+    return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LT_OQ);
+  else
+    return _mm512_cmp_pd_mask((__m512d)a, (__m512d)b, _CMP_LT_OQ);
 #elif defined(__AVX2__)
-  return static_cast<unsigned>(_mm256_movemask_ps((__m256)(a < b)));
+  if constexpr (sizeof(T) == 4)
+    return static_cast<unsigned>(_mm256_movemask_ps((__m256)(a < b)));
+  else
+    return static_cast<unsigned>(_mm256_movemask_pd((__m256d)(a < b)));
 #else
   unsigned bits = 0;
-  VecInt<float> less = a < b;
-  for (int i = 0; i < kLanes<float>; ++i) bits |= static_cast<unsigned>(less[i] & 1) << i;
+  VecInt<T> less = a < b;
+  for (int i = 0; i < kLanes<T>; ++i) bits |= static_cast<unsigned>(less[i] & 1) << i;
   return bits;
 #endif
 }

@@ -260,16 +260,17 @@ FENCHEL_INLINE Root power_root(Candidates<T>& near, double kappa, double r, doub
   return {(1 - s) * r, write_moved_powers<T>(near, kappa, at, static_cast<T>(r), move)};
 }
 
-// The same in double where an exponent below one would magnify the rounding of v.
+// The same in double where an exponent below one would magnify what u and the distances round.
 template <class T>
-FENCHEL_INLINE Root precise_power_root(Candidates<T>& near, double kappa, double r, double out_power,
-                                       double s = 1) {
+FENCHEL_INLINE Root precise_power_root(Candidates<T>& near, const T* x, double top, double kappa,
+                                       double r, double out_power, double s = 1) {
   constexpr double resolution = std::numeric_limits<T>::epsilon();
   if (sizeof(T) == sizeof(double) || (r >= 1 && out_power >= 1))
     return power_root(near, kappa, r, out_power, s, resolution);
   Candidates<double> wide(near.count);
   wide.count = near.count;
-  for (int64_t i = 0; i < padded<T>(near.count); ++i) wide.distance[i] = near.distance[i];
+  for (int64_t i = 0; i < near.count; ++i) wide.distance[i] = top - x[near.index[i]];
+  for (int64_t i = near.count; i < padded<T>(near.count); ++i) wide.distance[i] = near.distance[i];
   Root root = power_root(wide, kappa, r, out_power, s, resolution);
   for (int64_t i = 0; i < near.count; ++i) near.distance[i] = static_cast<T>(wide.distance[i]);
   return root;

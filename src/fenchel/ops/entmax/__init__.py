@@ -1,4 +1,9 @@
-"""α-entmax: the mapping, its value max_Ω, and its Jacobian times a vector."""
+"""α-entmax: the mapping, its value max_Ω, its Jacobian times a vector, and its loss's gradient.
+
+A solved row is kept as a state (top, rise, share) instead of y:
+
+    y_j = share [1 + (rise − (α−1)(top − x_j))]₊^(1/(α−1)), share exp(x_j − top) at α = 1.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,9 @@ from .._operator import declare_with, like
 from . import reference
 
 _kernel = Kernel("entmax", parameters=("rows",), results=2)
+_state_kernel = Kernel("entmax_state", parameters=("rows",), results=2)
+_gradient_kernel = Kernel("entmax_gradient", inputs=4, parameters=("rows",))
+_NONE = torch.empty(0, dtype=torch.int64)  # its address is null
 
 
 def _entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
@@ -23,6 +31,23 @@ def _entmax_max(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     value = scores.new_empty(scores.shape[:-1])
     _kernel.write((scores, alpha), y, value)
     return value, y
+
+
+def _entmax_state(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
+    value, state = _state_shapes(scores, alpha)
+    _state_kernel.write((scores, alpha), value, state)
+    return value, state
+
+
+def _state_shapes(scores: Tensor, _: float | Tensor) -> tuple[Tensor, Tensor]:
+    rows = scores.shape[:-1]
+    return scores.new_empty(rows), scores.new_empty((*rows, 3))
+
+
+def _entmax_gradient(
+    scores: Tensor, state: Tensor, target: Tensor | None, weights: Tensor, alpha: float | Tensor
+) -> Tensor:
+    return _gradient_kernel(scores, state, _NONE if target is None else target, weights, alpha)
 
 
 entmax = declare_with("alpha", "entmax(Tensor scores", reference=reference.entmax, native=_entmax)
@@ -39,4 +64,18 @@ entmax_jvp = declare_with(
     "entmax_jvp(Tensor y, Tensor v",
     reference=reference.entmax_jvp,
     native=Kernel("entmax_jvp", inputs=2, parameters=("rows",)),
+)
+entmax_state = declare_with(
+    "alpha",
+    "entmax_state(Tensor scores",
+    results="(Tensor, Tensor)",
+    fake=_state_shapes,
+    reference=reference.entmax_state,
+    native=_entmax_state,
+)
+entmax_gradient = declare_with(
+    "alpha",
+    "entmax_gradient(Tensor scores, Tensor state, Tensor? target, Tensor weights",
+    reference=reference.entmax_gradient,
+    native=_entmax_gradient,
 )

@@ -1,6 +1,7 @@
 // α-entmax: y_i = [s − (α−1)Δ_i]₊^(1/(α−1)), Δ_i the distance below the largest score, with the one
 // unknown s set so that y sums to one. Only entries with (α−1)Δ < 1 can be in the support.
 #include "columns.hpp"
+#include "state.hpp"
 
 namespace fenchel {
 namespace {
@@ -29,17 +30,11 @@ FENCHEL_INLINE Root softmax_row(const T* x, T* y, int64_t d, T top) {
 }
 
 template <class T>
-FENCHEL_INLINE Root sparse_row(T* y, int64_t d, double alpha, double s, Candidates<T>& near) {
+FENCHEL_INLINE Root sparse_root(Candidates<T>& near, const T* x, T top, double alpha, double s) {
+  if (alpha == 2) return linear_root(near, s);
+  if (alpha == 1.5) return quadratic_root(near, s);
   double r = 1 / (alpha - 1);
-  Root solved;
-  if (alpha == 2)
-    solved = linear_root(near, s);
-  else if (alpha == 1.5)
-    solved = quadratic_root(near, s);
-  else
-    solved = precise_power_root(near, alpha - 1, r, r, s);
-  scatter(near.distance.get(), near.index.get(), near.count, y, d);
-  return solved;
+  return precise_power_root(near, x, top, alpha - 1, r, r, s);
 }
 
 // max_Ω from the largest score and the root.
@@ -48,22 +43,51 @@ FENCHEL_INLINE T value(T top, const Root& root, double alpha) {
   return static_cast<T>(top + (root.peak_loss - (alpha - 1) * root.mean_distance) / alpha);
 }
 
+// The state of a solved row. Its point of reference is where y would be one, so that `rise` is
+// what rounding that point took, and loses nothing to rounding itself.
+template <class T>
+FENCHEL_INLINE State<T> state_of(const T* x, int64_t d, double alpha, T top, const Root& root) {
+  if (alpha == 1) return {top, 0, static_cast<T>(std::exp(-root.peak_loss))};
+  State<T> at = {static_cast<T>(top + root.peak_loss), 0, 1};
+  double beyond = static_cast<double>(at.top) - top;
+  at.rise = static_cast<T>((alpha - 1) * (beyond - root.peak_loss));
+  at.share = static_cast<T>(1 / total_weight(x, d, alpha, at));
+  return at;
+}
+
+// Where the answers go: y or the states, and the values if they are asked for.
+template <class T>
+struct Outputs {
+  T* y;
+  T* maxima;
+  State<T>* state;
+
+  FENCHEL_INLINE void conclude(const T* x, int64_t row, int64_t d, double alpha, T top,
+                               const Root& root) const {
+    if (maxima) maxima[row] = value(top, root, alpha);
+    if (state) state[row] = state_of(x, d, alpha, top, root);
+  }
+};
+
 // Solves the rows that wait side by side, and writes them.
 template <class T>
-FENCHEL_INLINE void flush(Columns<T>& waiting, double alpha, int64_t d, T* out, T* maxima) {
+FENCHEL_INLINE void flush(Columns<T>& waiting, double alpha, const T* scores, int64_t d,
+                          const Outputs<T>& out) {
   double r = 1 / (alpha - 1);
   waiting.seal(static_cast<T>(4 * r));
   Vec<T> mean = column_roots(waiting, alpha - 1, r);
   for (int lane = 0; lane < kLanes<T>; ++lane) {
     int64_t row = waiting.row[lane];
     if (row < 0) break;
-    T* y = out + row * d;
-    std::memset(y, 0, static_cast<size_t>(d) * sizeof(T));
-    const int32_t* index = waiting.index.get() + lane * Columns<T>::kLongest;
-    for (int64_t j = 0; j < waiting.count[lane]; ++j)
-      y[index[j]] = waiting.power[j * kLanes<T> + lane];
+    if (out.y) {
+      T* y = out.y + row * d;
+      std::memset(y, 0, static_cast<size_t>(d) * sizeof(T));
+      const int32_t* index = waiting.index.get() + lane * Columns<T>::kLongest;
+      for (int64_t j = 0; j < waiting.count[lane]; ++j)
+        y[index[j]] = waiting.power[j * kLanes<T> + lane];
+    }
     Root root = {-waiting.rise[lane] * r, static_cast<double>(mean[lane])};
-    if (maxima) maxima[row] = value(waiting.top[lane], root, alpha);
+    out.conclude(scores + row * d, row, d, alpha, waiting.top[lane], root);
   }
   waiting.filled = 0;
   waiting.longest = 0;
@@ -71,34 +95,39 @@ FENCHEL_INLINE void flush(Columns<T>& waiting, double alpha, int64_t d, T* out, 
 
 template <class T>
 FENCHEL_INLINE void entmax_rows(const T* scores, const double* alphas, int64_t alpha_step,
-                                int64_t first, int64_t last, int64_t d, T* out, T* maxima) {
+                                int64_t first, int64_t last, int64_t d, const Outputs<T>& out) {
   Candidates<T> near(d);
   Columns<T> waiting;
   for (int64_t row = first; row < last; ++row) {
     const T* x = scores + row * d;
-    T* y = out + row * d;
+    T* y = out.y ? out.y + row * d : nullptr;
     double alpha = alphas[row * alpha_step];
     Peaks<T> peak = peaks(x, d);
-    if (settle(x, y, d, peak.top)) {
-      if (maxima) maxima[row] = peak.top;
+    if (is_settled(peak.top)) {
+      T share = settled_share(x, d, peak.top);
+      if (y) write_settled(x, d, peak.top, share, y);
+      if (out.maxima) out.maxima[row] = peak.top;
+      if (out.state) out.state[row] = {peak.top, 0, share};
       continue;
     }
     Root solved;
     if (alpha == 1) {
-      solved = softmax_row(x, y, d, peak.top);
+      solved = y ? softmax_row(x, y, d, peak.top)
+                 : Root{std::log(total_weight(x, d, 1, {peak.top, 0, 1})), 0};
     } else {
       double r = 1 / (alpha - 1), s = upper_root(peak, alpha - 1, r);
       near.take(x, d, peak.top, static_cast<T>(s * r));
       if (alpha_step == 0 && alpha <= 2 && near.count <= Columns<T>::kLongest) {
         waiting.add(near, row, peak.top, s);
-        if (waiting.full()) flush(waiting, alpha, d, out, maxima);
+        if (waiting.full()) flush(waiting, alpha, scores, d, out);
         continue;
       }
-      solved = sparse_row(y, d, alpha, s, near);
+      solved = sparse_root(near, x, peak.top, alpha, s);
+      if (y) scatter(near.distance.get(), near.index.get(), near.count, y, d);
     }
-    if (maxima) maxima[row] = value(peak.top, solved, alpha);
+    out.conclude(x, row, d, alpha, peak.top, solved);
   }
-  if (waiting.filled) flush(waiting, alphas[0], d, out, maxima);
+  if (waiting.filled) flush(waiting, alphas[0], scores, d, out);
 }
 
 // s = y^(2−α) on the support: the diagonal of the Jacobian before it is centred.
@@ -186,9 +215,9 @@ FENCHEL_INLINE void jvp_rows(const T* ys, const T* vs, const double* alphas, int
 
 template <class T>
 int entmax(const T* scores, const double* alphas, int64_t alpha_step, int64_t rows, int64_t d,
-           T* y, T* maxima, int threads) {
+           const Outputs<T>& out, int threads) {
   return parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
-    entmax_rows(scores, alphas, alpha_step, first, last, d, y, maxima);
+    entmax_rows(scores, alphas, alpha_step, first, last, d, out);
   });
 }
 
@@ -204,22 +233,23 @@ int jvp(const T* y, const T* v, const double* alphas, int64_t alpha_step, int64_
 }  // namespace fenchel
 
 // alphas: one value for all rows (alpha_step 0) or one per row (alpha_step 1). maxima may be null.
-FENCHEL_API int fenchel_entmax_f32(const float* scores, const double* alphas, int64_t alpha_step,
-                                   int64_t rows, int64_t d, float* y, float* maxima, int threads) {
-  return fenchel::entmax(scores, alphas, alpha_step, rows, d, y, maxima, threads);
-}
-FENCHEL_API int fenchel_entmax_f64(const double* scores, const double* alphas, int64_t alpha_step,
-                                   int64_t rows, int64_t d, double* y, double* maxima,
-                                   int threads) {
-  return fenchel::entmax(scores, alphas, alpha_step, rows, d, y, maxima, threads);
-}
-FENCHEL_API int fenchel_entmax_jvp_f32(const float* y, const float* v, const double* alphas,
-                                       int64_t alpha_step, int64_t rows, int64_t d, float* out,
-                                       int threads) {
-  return fenchel::jvp(y, v, alphas, alpha_step, rows, d, out, threads);
-}
-FENCHEL_API int fenchel_entmax_jvp_f64(const double* y, const double* v, const double* alphas,
-                                       int64_t alpha_step, int64_t rows, int64_t d, double* out,
-                                       int threads) {
-  return fenchel::jvp(y, v, alphas, alpha_step, rows, d, out, threads);
-}
+#define FENCHEL_ENTMAX(suffix, T)                                                                  \
+  FENCHEL_API int fenchel_entmax_##suffix(const T* scores, const double* alphas,                   \
+                                          int64_t alpha_step, int64_t rows, int64_t d, T* y,       \
+                                          T* maxima, int threads) {                                \
+    return fenchel::entmax<T>(scores, alphas, alpha_step, rows, d, {y, maxima, nullptr}, threads); \
+  }                                                                                                \
+  FENCHEL_API int fenchel_entmax_state_##suffix(const T* scores, const double* alphas,             \
+                                                int64_t alpha_step, int64_t rows, int64_t d,       \
+                                                T* maxima, T* state, int threads) {                \
+    auto states = reinterpret_cast<fenchel::State<T>*>(state);                                     \
+    return fenchel::entmax<T>(scores, alphas, alpha_step, rows, d, {nullptr, maxima, states},      \
+                              threads);                                                            \
+  }                                                                                                \
+  FENCHEL_API int fenchel_entmax_jvp_##suffix(const T* y, const T* v, const double* alphas,        \
+                                              int64_t alpha_step, int64_t rows, int64_t d, T* out, \
+                                              int threads) {                                       \
+    return fenchel::jvp(y, v, alphas, alpha_step, rows, d, out, threads);                          \
+  }
+FENCHEL_ENTMAX(f32, float)
+FENCHEL_ENTMAX(f64, double)

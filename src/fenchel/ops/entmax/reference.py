@@ -100,3 +100,36 @@ def entmax_jvp(y: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
     mass = s.sum(-1, keepdim=True)
     mean = (s * v).sum(-1, keepdim=True) / torch.where(mass > 0, mass, 1.0)
     return s * (v - mean)
+
+
+def entmax_state(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
+    """max_Ω(scores), shape (...), and the states of the rows, (..., 3).
+
+    The state is (top, rise, share): y = share [1 + (rise − (α−1)(top − scores))]₊^(1/(α−1)), and
+    share exp(scores − top) at α = 1.
+    """
+    value, y = entmax_max(scores, alpha)
+    top, peak = scores.amax(-1, keepdim=True), y.amax(-1, keepdim=True)
+    without_rise = ~top.isfinite() | (alpha == 1.0)
+    rise = torch.where(without_rise, 0.0, torch.expm1((alpha - 1) * peak.log()))
+    share = torch.where(without_rise, peak, 1.0)
+    return value, torch.cat((top, rise, share), dim=-1)
+
+
+def entmax_gradient(
+    scores: Tensor, state: Tensor, target: Tensor | None, weights: Tensor, alpha: float | Tensor
+) -> Tensor:
+    """weights (y − [index = target]), the gradient of the weighted losses.
+
+    Args:
+        scores: (..., d).
+        state: (..., 3), from `entmax_state`. It spares a kernel the solution; the truth solves
+            again, since a state is rounded to the type of the scores.
+        target: (..., 1) indices, or None to subtract nothing.
+        weights: (..., 1); a row of weight 0 gives zeros whatever it holds.
+        alpha: at least 1; a tensor holds one per row, (..., 1).
+    """
+    y = entmax(scores, alpha)
+    if target is not None:
+        y = y - (torch.arange(y.shape[-1], device=y.device) == target).to(y.dtype)
+    return torch.where(weights == 0, 0.0, weights * y)

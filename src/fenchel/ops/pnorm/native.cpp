@@ -33,7 +33,7 @@ int solve(const T* scores, const double* ps, int64_t p_step, bool squared, int64
       near.take(x, d, top, T(1));
       double p = ps[row * p_step], q = p / (p - 1);
       if (!squared)
-        precise_power_root(near, 1, q, q - 1);
+        precise_power_root(near, x, top, 1, q, q - 1);
       else if (p == 2)
         linear_root(near);
       else
