@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.autograd import gradcheck, gradgradcheck
 
 import fenchel
-from fenchel import FenchelYoungLoss, fenchel_young_loss
+from fenchel import Entmax, FenchelYoungLoss, Softmax, Sparsemax, fenchel_young_loss
 from fenchel.mappings import AbstractMapping
 
 
@@ -164,3 +164,37 @@ def test_module() -> None:
     )
     torch.testing.assert_close(module(scores, target), expected)
     assert "Entmax" in repr(module)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_gradient_in_place(mapping: AbstractMapping, dtype: torch.dtype) -> None:
+    if mapping.total != 1.0:
+        return
+    leaf = torch.randn(6, 9).to(dtype).requires_grad_()
+    target = torch.tensor([0, 3, -100, 8, 1, 4])
+    (expected,) = torch.autograd.grad(fenchel_young_loss(mapping, 1 * leaf, target), leaf)
+    scores = 1 * leaf
+    loss = fenchel_young_loss(mapping, scores, target, inplace=True)
+    (gradient,) = torch.autograd.grad(loss, leaf, retain_graph=True)
+    assert gradient.equal(expected)
+    if mapping.has_state and mapping.gamma == 1.0:
+        assert scores.equal(gradient)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(loss, leaf)
+
+
+def test_a_leaf_is_not_overwritten() -> None:
+    scores, target = torch.randn(2, 3, requires_grad=True), torch.tensor([0, 1])
+    with pytest.raises(ValueError, match="`scores` must not be a leaf"):
+        fenchel_young_loss(Sparsemax(), scores, target, inplace=True)
+
+
+def test_ignored_rows_have_no_gradient_whatever_they_hold() -> None:
+    for mapping in (Softmax(), Sparsemax(), Entmax(1.3)):
+        scores = torch.randn(3, 4)
+        scores[1, 2] = torch.nan
+        scores.requires_grad_()
+        loss = fenchel_young_loss(mapping, scores, torch.tensor([0, -100, 1]))
+        (gradient,) = torch.autograd.grad(loss, scores)
+        assert gradient[1].eq(0).all()
+        assert gradient.isfinite().all()

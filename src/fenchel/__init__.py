@@ -1,7 +1,7 @@
 """Differentiable choice: sparse and structured alternatives to softmax, and their losses."""
 
 from . import mappings
-from .losses import FenchelYoungLoss, fenchel_young_loss
+from .losses import FenchelYoungLoss, fenchel_young_loss, linear_fenchel_young_loss
 from .mappings._entmax import Entmax, entmax
 from .mappings._fusedmax import Fusedmax, fusedmax
 from .mappings._general import ConvergenceError, ConvergenceWarning, General
@@ -31,6 +31,7 @@ __all__ = [
     "fenchel_young_loss",
     "fusedmax",
     "ksubset",
+    "linear_fenchel_young_loss",
     "mappings",
     "normmax",
     "oscarmax",

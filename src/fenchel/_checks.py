@@ -34,6 +34,15 @@ def dense_floats(name: str, value: Tensor) -> None:
         )
 
 
+def overwritable(name: str, value: Tensor) -> None:
+    """A tensor that a gradient may overwrite."""
+    if value.is_leaf and value.requires_grad:
+        raise ValueError(
+            f"`{name}` must not be a leaf that requires a gradient when `inplace` is true: the "
+            "gradient would overwrite it."
+        )
+
+
 def dimension(name: str, shape: torch.Size, dim: int) -> int:
     """The nonnegative form of `dim`, which must exist and not be empty."""
     if type(dim) is not int and (not isinstance(dim, Integral) or isinstance(dim, bool)):
@@ -158,3 +167,31 @@ def target(target: Tensor, scores: Tensor, dim: int, ignore_index: int) -> bool:
                 f"({ignore_index}), got {int(target[bad].flatten()[0])}."
             )
     return True
+
+
+def linear(mapping: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, chunk: Any) -> None:
+    """A linear layer into the classes of a mapping whose parameters are numbers."""
+    for name, value in (("hidden", hidden), ("weight", weight), ("bias", bias)):
+        if value is None:
+            continue
+        dense_floats(name, value)
+        if value.dtype != hidden.dtype and not torch.is_autocast_enabled(hidden.device.type):
+            raise TypeError(
+                f"`{name}` must have the type of `hidden`, {hidden.dtype}; got {value.dtype}."
+            )
+    if hidden.ndim == 0 or weight.ndim != 2 or weight.shape[1] != hidden.shape[-1]:
+        raise ValueError(
+            "`weight` must have shape (classes, D) for `hidden` of shape (..., D); got "
+            f"{tuple(weight.shape)} for {tuple(hidden.shape)}."
+        )
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        raise ValueError(
+            f"`bias` must have shape ({weight.shape[0]},), one per class; got {tuple(bias.shape)}."
+        )
+    if chunk is not None and (not isinstance(chunk, Integral) or chunk < 1):
+        raise ValueError(f"`chunk` must be a positive int or None, got {chunk!r}.")
+    if mapping.total != 1.0:
+        raise ValueError(f"`mapping` must sum to one for class indices; {mapping.name} does not.")
+    for name, value in vars(mapping).items():
+        if isinstance(value, Tensor):
+            raise ValueError(f"`{name}` of the mapping must be a number here, got a tensor.")

@@ -6,9 +6,7 @@ Without a GPU the kernels run in Triton's interpreter.
 from __future__ import annotations
 
 import os
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -38,35 +36,6 @@ pytestmark = pytest.mark.skipif(
     not (CUDA or INTERPRETED), reason="neither a GPU nor Triton's interpreter"
 )
 on_cuda = pytest.mark.skipif(not CUDA, reason="needs a GPU")
-
-
-def scan_by_doubling(self: Any, blocks: Any) -> list[Any]:
-    """A scan in ⌈log₂ d⌉ vector steps, in another order than from left to right."""
-    data = [block.handle.data for block in blocks]
-    kinds = [block.dtype for block in blocks]
-    d = data[0].shape[self.axis]
-    shape = [d if k == self.axis else 1 for k in range(data[0].ndim)]
-    place, reach = np.arange(d).reshape(shape), 1
-    while reach < d:
-        before = [np.roll(values, reach, self.axis) for values in data]
-        pair = zip(before + data, kinds + kinds, strict=True)
-        both = self.combine_fn.fn(*(self.to_tensor(*block) for block in pair))
-        both = both if isinstance(both, tuple) else (both,)
-        data = [
-            np.where(place < reach, old, new.handle.data).astype(old.dtype)
-            for old, new in zip(data, both, strict=True)
-        ]
-        reach *= 2
-    return [self.to_tensor(*block) for block in zip(data, kinds, strict=True)]
-
-
-@pytest.fixture(autouse=True)
-def _fast_scan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter calls a step per entry: slow, and no question whether steps associate."""
-    if INTERPRETED:
-        from triton.runtime.interpreter import ScanOps
-
-        monkeypatch.setattr(ScanOps, "generic_scan", scan_by_doubling)
 
 
 def rows_of_every_kind(d: int) -> torch.Tensor:

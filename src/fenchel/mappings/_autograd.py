@@ -30,8 +30,9 @@ def plain() -> bool:
 
 def _product(mapping: AbstractMapping, y: Tensor, v: Tensor) -> Tensor:
     """The Jacobian at the solution y times v, accumulated in at least float32."""
-    jvp = mapping.fast_jvp if plain() else mapping.jvp
-    if y.dtype == v.dtype and y.dtype not in HALF:
+    fast = plain()
+    jvp = mapping.fast_jvp if fast else mapping.jvp
+    if y.dtype == v.dtype and (y.dtype not in HALF or (fast and mapping.takes_half)):
         return jvp(y, v)
     wide = torch.promote_types(y.dtype, torch.float32)
     return jvp(y.to(wide), v.to(wide)).to(v.dtype)
@@ -48,6 +49,20 @@ def _total(*terms: Tensor | None) -> Tensor | None:
     """The sum of those terms that are there."""
     present = [term for term in terms if term is not None]
     return sum(present[1:], present[0]) if present else None
+
+
+def _readable(scores: Tensor, mapping: AbstractMapping) -> Tensor:
+    """Scores in a type that the mapping's solver takes."""
+    if mapping.takes_half or scores.dtype not in HALF:
+        return scores
+    return scores.float()
+
+
+def _less_target(value: Tensor, scores: Tensor, target: Tensor | None) -> Tensor:
+    """A value per row less the target's score, in the scores' type."""
+    if target is not None:
+        value = value - scores.gather(-1, target).squeeze(-1)
+    return value if value.dtype == scores.dtype else value.to(scores.dtype)
 
 
 class Argmax(Function):
@@ -94,6 +109,33 @@ class ForwardArgmax(Argmax):
         )
 
 
+class EagerArgmax(Argmax):
+    """The same where neither torch.compile nor a transform looks: the cheapest to call."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping
+    ) -> Tensor:
+        y = mapping.at(parameter).rounded(scores)
+        ctx.mapping = mapping
+        ctx.save_for_backward(y, parameter)
+        return y
+
+    setup_context = Function.setup_context  # type: ignore[assignment]
+    vmap = Function.vmap  # type: ignore[assignment]
+
+
+def solution(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping) -> Tensor:
+    """ŷ(scores) with whatever derivatives are asked for."""
+    if torch.compiler.is_compiling():
+        return Argmax.apply(scores, parameter, mapping)
+    if transformed():
+        return ForwardArgmax.apply(scores, parameter, mapping)
+    if torch.is_grad_enabled() and (scores.requires_grad or parameter is not None):
+        return EagerArgmax.apply(scores, parameter, mapping)
+    return mapping.at(parameter).rounded(scores)
+
+
 class Max(Function):
     """max_Ω(scores), less the target's score where a target is given, and ŷ beside it.
 
@@ -104,11 +146,8 @@ class Max(Function):
     def forward(
         scores: Tensor, parameter: Tensor | None, target: Tensor | None, mapping: AbstractMapping
     ) -> tuple[Tensor, Tensor]:
-        wide = torch.promote_types(scores.dtype, torch.float32)
-        value, y = mapping.at(parameter).solve_max(scores.to(wide))
-        if target is not None:
-            value = value - scores.gather(-1, target).squeeze(-1)
-        return value.to(scores.dtype), y.to(scores.dtype)
+        value, y = mapping.at(parameter).solve_max(_readable(scores, mapping))
+        return _less_target(value, scores, target), y.to(scores.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
@@ -167,6 +206,64 @@ class ForwardMax(Max):
             value_t = _total(value_t, -parameter_t.squeeze(-1) * mapping.parameter_omega(y))
             y_t = _total(y_t, mapping.parameter_jvp(y) * parameter_t)
         return value_t, y_t
+
+
+class StateMax(Function):
+    """max_Ω as `Max` gives it, from which only a few numbers per row are kept beside the scores.
+
+    The gradient is computed from them in one pass; a second derivative solves again.
+    """
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        scores: Tensor,
+        parameter: Tensor | None,
+        target: Tensor | None,
+        mapping: AbstractMapping,
+        inplace: bool,
+    ) -> Tensor:
+        value, state = mapping.at(parameter).solve_state(_readable(scores, mapping))
+        ctx.mapping, ctx.inplace = mapping, inplace and scores.is_contiguous()
+        ctx.save_for_backward(scores, state, parameter, target)
+        return _less_target(value, scores, target)
+
+    @staticmethod
+    def backward(ctx: Any, grad_value: Tensor) -> Any:
+        scores, state, parameter, target = ctx.saved_tensors
+        mapping = ctx.mapping.at(parameter)
+        rows = grad_value.unsqueeze(-1)
+        if plain() and not ctx.needs_input_grad[1]:
+            weights = rows.to(torch.promote_types(rows.dtype, torch.float32))
+            gradient = mapping.gradient(scores, state, target, weights, ctx.inplace)
+            if ctx.inplace:
+                torch.autograd.graph.increment_version(scores)
+                gradient = gradient.detach()
+            return gradient, None, None, None, None
+        y = solution(scores, parameter, ctx.mapping)
+        grad_scores = grad_parameter = None
+        if ctx.needs_input_grad[0]:
+            grad_scores = rows * y
+            if target is not None:
+                grad_scores = grad_scores.scatter_add(-1, target, -rows)
+        if ctx.needs_input_grad[1]:
+            grad_parameter = -rows * mapping.parameter_omega(y).unsqueeze(-1)
+        return grad_scores, grad_parameter, None, None, None
+
+
+def value(
+    scores: Tensor,
+    parameter: Tensor | None,
+    target: Tensor | None,
+    mapping: AbstractMapping,
+    inplace: bool = False,
+) -> Tensor:
+    """max_Ω(scores), less the target's score if given, with whatever derivatives are asked for."""
+    if torch.compiler.is_compiling():
+        return Max.apply(scores, parameter, target, mapping)[0]
+    if transformed() or not mapping.has_state:
+        return ForwardMax.apply(scores, parameter, target, mapping)[0]
+    return StateMax.apply(scores, parameter, target, mapping, inplace)
 
 
 # PyTorch asks for the signature of `forward` at every call, which takes longer than a small solve.

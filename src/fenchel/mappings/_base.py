@@ -43,6 +43,10 @@ class AbstractMapping(abc.ABC):
     """The field that may be a tensor and receive a gradient, besides gamma."""
     reads_ties: ClassVar[bool] = False
     """Whether the Jacobian depends on which entries are equal, which half precision would blur."""
+    takes_half: ClassVar[bool] = False
+    """Whether `solve` and `fast_jvp` take half precision too, and round only their results."""
+    has_state: ClassVar[bool] = False
+    """Whether `solve_state` and `gradient` are there, so that a loss need not keep y."""
     total: ClassVar[float | None] = 1.0
     """What a solution sums to, where that is one number for all."""
 
@@ -106,6 +110,24 @@ class AbstractMapping(abc.ABC):
     def check_width(self, d: int) -> None:  # noqa: B027  most mappings take rows of any length
         """Raises if a row of d entries has no solution."""
 
+    def solve_state(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """max_Ω of rows (..., d), shape (...), and a few numbers per row that stand for y."""
+        raise NotImplementedError(f"{self.name} keeps its solutions.")
+
+    def gradient(
+        self, scores: Tensor, state: Tensor, target: Tensor | None, weights: Tensor, inplace: bool
+    ) -> Tensor:
+        """weights (..., 1) times y less one at the target (..., 1), y from the state; over the
+        scores if `inplace`."""
+        raise NotImplementedError(f"{self.name} keeps its solutions.")
+
+    def support_from(
+        self, scores: Tensor, state: Tensor, most: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of rows (n, d) the columns and values of up to `most` nonzeros of y, (n, most), padded
+        with the column d and zeros, and their numbers, (n,)."""
+        raise NotImplementedError(f"{self.name} keeps its solutions.")
+
     def solve_max(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """max_Ω of rows (..., d), shape (...), and the solution."""
         y = self.solve(scores)
@@ -116,7 +138,7 @@ class AbstractMapping(abc.ABC):
 
     def rounded(self, scores: Tensor) -> Tensor:
         """The solution in the scores' own type, found in at least float32."""
-        if scores.dtype in _checks.HALF:
+        if scores.dtype in _checks.HALF and not self.takes_half:
             return self.solve(scores.float()).to(scores.dtype)
         return self.solve(scores)
 
@@ -139,13 +161,7 @@ class AbstractMapping(abc.ABC):
             TypeError, ValueError: for input of the wrong kind, dimension or size.
         """
         rows, parameter, dim = self._rows(scores, dim)
-        watched = rows.requires_grad or parameter is not None
-        if not (watched and torch.is_grad_enabled()) and not _autograd.transformed():
-            y = self.at(parameter).rounded(rows)
-        elif torch.compiler.is_compiling():
-            y = _autograd.Argmax.apply(rows, parameter, self)
-        else:
-            y = _autograd.ForwardArgmax.apply(rows, parameter, self)
+        y = _autograd.solution(rows, parameter, self)
         if y.dtype != scores.dtype:
             y = y.to(self._result_type(scores))
         return y if dim == y.ndim - 1 else y.movedim(-1, dim).contiguous()
@@ -185,10 +201,13 @@ class AbstractMapping(abc.ABC):
         dim: int = -1,
         reduction: str = "mean",
         ignore_index: int = -100,
+        inplace: bool = False,
     ) -> Tensor:
         """The Fenchel-Young loss; see `fenchel.fenchel_young_loss`."""
         _checks.choice("reduction", reduction, _checks.REDUCTIONS)
         _checks.dense_floats("scores", scores)
+        if inplace:
+            _checks.overwritable("scores", scores)
         dim = _checks.dimension("scores", scores.shape, dim)
         if not _checks.target(target, scores, dim, ignore_index):
             losses = self._distribution_loss(scores, target, dim)
@@ -200,7 +219,7 @@ class AbstractMapping(abc.ABC):
             )
         kept = target != ignore_index
         classes = torch.where(kept, target, 0).to(torch.int64)
-        losses = self._max(scores, classes, dim) + self._vertex(scores, classes, dim)
+        losses = self._max(scores, classes, dim, inplace) + self._vertex(scores, classes, dim)
         losses = torch.where(kept, losses, 0.0)
         if reduction == "none":
             return losses
@@ -220,12 +239,13 @@ class AbstractMapping(abc.ABC):
         score = torch.where(target == 0, 0.0, target * scores).sum(dim)
         return self.max(scores, dim) + omega - score
 
-    def _max(self, scores: Tensor, target: Tensor | None, dim: int) -> Tensor:
+    def _max(
+        self, scores: Tensor, target: Tensor | None, dim: int, inplace: bool = False
+    ) -> Tensor:
         rows, parameter, dim = self._rows(scores, dim)
         if target is not None:
             target = target.unsqueeze(-1)
-        forward = _autograd.Max if torch.compiler.is_compiling() else _autograd.ForwardMax
-        value, _ = forward.apply(rows, parameter, target, self)
+        value = _autograd.value(rows, parameter, target, self, inplace)
         value = self._gamma(value, scores, dim)
         return value.to(self._result_type(scores))
 

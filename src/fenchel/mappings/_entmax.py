@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from ..ops import entmax as ops
 from ._base import AbstractMapping
+from ._tsallis import AbstractTsallis
 
 
 def _support(y: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,7 +47,7 @@ def tsallis(y: Tensor, alpha: float | Tensor) -> Tensor:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Entmax(AbstractMapping):
+class Entmax(AbstractTsallis):
     """Ω(y) = Σ (y^α − y) / (α(α−1)), the negative Tsallis entropy; Σ y log y at α = 1.
 
     The solution is y = [(α−1)θ − τ]₊^(1/(α−1)) with τ such that it sums to one.
@@ -67,17 +67,9 @@ class Entmax(AbstractMapping):
         super().__post_init__()
         _checks.real("alpha", self.alpha, least=1)
 
-    def solve(self, scores: Tensor) -> Tensor:
-        return ops.entmax(scores, self.alpha)
-
-    def solve_max(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        return ops.entmax_max(scores, self.alpha)
-
-    def jvp(self, y: Tensor, v: Tensor) -> Tensor:
-        return ops.reference.entmax_jvp(y, v, self.alpha)
-
-    def fast_jvp(self, y: Tensor, v: Tensor) -> Tensor:
-        return ops.entmax_jvp(y, v, self.alpha)
+    @property
+    def exponent(self) -> float | Tensor:
+        return self.alpha
 
     def omega(self, y: Tensor) -> Tensor:
         return tsallis(y, self.alpha)

@@ -31,6 +31,7 @@ class Ksubset(AbstractMapping):
     """
 
     name: ClassVar[str] = "ksubset"
+    takes_half: ClassVar[bool] = True
     parameter: ClassVar[str | None] = "k"
     total: ClassVar[float | None] = None
 

@@ -28,6 +28,7 @@ class Normmax(AbstractMapping):
     """
 
     name: ClassVar[str] = "normmax"
+    takes_half: ClassVar[bool] = True
     parameter: ClassVar[str | None] = "alpha"
 
     alpha: float | Tensor = 2.0

@@ -28,6 +28,7 @@ class Pnormmax(AbstractMapping):
     """
 
     name: ClassVar[str] = "pnormmax"
+    takes_half: ClassVar[bool] = True
 
     p: float = 1.5
 

@@ -9,13 +9,13 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from ..ops import entmax as ops
 from ._base import AbstractMapping
+from ._tsallis import AbstractTsallis
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Softmax(AbstractMapping):
+class Softmax(AbstractTsallis):
     """Ω(y) = Σ y log y, the negative entropy; the solution is y ∝ exp(θ/γ).
 
     Args:
@@ -24,17 +24,9 @@ class Softmax(AbstractMapping):
 
     name: ClassVar[str] = "softmax"
 
-    def solve(self, scores: Tensor) -> Tensor:
-        return ops.entmax(scores, 1.0)
-
-    def solve_max(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        return ops.entmax_max(scores, 1.0)
-
-    def jvp(self, y: Tensor, v: Tensor) -> Tensor:
-        return y * (v - (y * v).sum(-1, keepdim=True))
-
-    def fast_jvp(self, y: Tensor, v: Tensor) -> Tensor:
-        return ops.entmax_jvp(y, v, 1.0)
+    @property
+    def exponent(self) -> float:
+        return 1.0
 
     def omega(self, y: Tensor) -> Tensor:
         return torch.special.xlogy(y, y).sum(-1)

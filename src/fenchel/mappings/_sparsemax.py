@@ -8,13 +8,13 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from ..ops import entmax as ops
 from ._base import AbstractMapping
+from ._tsallis import AbstractTsallis
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Sparsemax(AbstractMapping):
+class Sparsemax(AbstractTsallis):
     """Ω(y) = ½‖y‖²; the solution is y = [θ/γ − τ]₊.
 
     Args:
@@ -22,19 +22,11 @@ class Sparsemax(AbstractMapping):
     """
 
     name: ClassVar[str] = "sparsemax"
+    constant: ClassVar[float] = 0.5
 
-    def solve(self, scores: Tensor) -> Tensor:
-        return ops.entmax(scores, 2.0)
-
-    def solve_max(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        value, y = ops.entmax_max(scores, 2.0)  # there Ω is less by ½
-        return value - 0.5, y
-
-    def jvp(self, y: Tensor, v: Tensor) -> Tensor:
-        return ops.reference.entmax_jvp(y, v, 2.0)
-
-    def fast_jvp(self, y: Tensor, v: Tensor) -> Tensor:
-        return ops.entmax_jvp(y, v, 2.0)
+    @property
+    def exponent(self) -> float:
+        return 2.0
 
     def omega(self, y: Tensor) -> Tensor:
         return (y * y).sum(-1) / 2

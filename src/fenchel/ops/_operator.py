@@ -8,24 +8,40 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _native
+from .._checks import HALF
+from . import _native, _triton
 
 _LIBRARY = torch.library.Library("fenchel", "DEF")
 
 
-def _in_float64(reference: Callable[..., Any]) -> Callable[..., Any]:
+def _cast(values: tuple, dtype: torch.dtype) -> list:
+    """Arguments with every floating tensor among them in that type."""
+    return [
+        value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+        for value in values
+    ]
+
+
+def _rounded(fake: Callable[..., Any], arguments: tuple, out: Any) -> Any:
+    """Results in the types that `fake` says, to half precision by way of float32."""
+    types = fake(torch.empty_like(arguments[0], device="meta"), *arguments[1:])
+
+    def cast(value: Tensor, like: Tensor) -> Tensor:
+        return (value.float() if like.dtype in HALF else value).to(like.dtype)
+
+    if isinstance(out, tuple):
+        return tuple(cast(o, t) for o, t in zip(out, types, strict=True))
+    return cast(out, types)
+
+
+def _in_float64(reference: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
     """The reference in double precision, rounded at the end to the type that came in."""
 
-    def run(rows: Tensor, *arguments: Any) -> Any:
-        dtype = rows.dtype
-        wide = dtype if rows.device.type == "mps" else torch.float64  # MPS has no float64
-
-        def widen(value: Any) -> Any:
-            floating = isinstance(value, Tensor) and value.is_floating_point()
-            return value.to(wide) if floating else value
-
-        out = reference(widen(rows), *(widen(a) for a in arguments))
-        return tuple(o.to(dtype) for o in out) if isinstance(out, tuple) else out.to(dtype)
+    def run(*arguments: Any) -> Any:
+        rows = arguments[0]
+        wide = rows.dtype if rows.device.type == "mps" else torch.float64  # MPS has no float64
+        out = reference(*_cast(arguments, wide))
+        return _rounded(fake, arguments, out)
 
     return run
 
@@ -41,33 +57,41 @@ def declare(
     fake: Callable[..., Any] = like,
     reference: Callable[..., Any],
     native: Callable[..., Any],
+    triton: Callable[..., Any],
 ) -> Callable[..., Any]:
     """Registers `fenchel::schema` and returns the operator.
 
     Args:
         schema: name, arguments and results; the first argument holds the rows (..., d).
-        fake: the shapes of the results, for tracing.
+        fake: the shapes and types of the results, for tracing.
         reference: plain PyTorch in float64, for every device.
         native: the C++ kernel, for contiguous float32 or float64 tensors on the CPU.
+        triton: the Triton kernel, for CUDA tensors of any floating type and any strides.
     """
     name = schema.split("(")[0]
     _LIBRARY.define(schema)
-    fallback = _in_float64(reference)
+    fallback = _in_float64(reference, fake)
     _LIBRARY.impl(name, fallback, "CompositeExplicitAutograd")
     torch.library.register_fake(f"fenchel::{name}", fake, lib=_LIBRARY)
     if _native.LIBRARY is not None:
 
-        def cpu(rows: Tensor, *arguments: Any) -> Any:
+        def cpu(*arguments: Any) -> Any:
+            rows = arguments[0]
             if rows.shape[-1] > _native.LONGEST_ROW:
-                return fallback(rows, *arguments)
-            return native(
-                *(
-                    value.contiguous() if isinstance(value, Tensor) else value
-                    for value in (rows, *arguments)
-                )
-            )
+                return fallback(*arguments)
+            half = rows.dtype in HALF
+            values = _cast(arguments, torch.float32) if half else arguments
+            out = native(*(v.contiguous() if isinstance(v, Tensor) else v for v in values))
+            return _rounded(fake, arguments, out) if half else out
 
         _LIBRARY.impl(name, cpu, "CPU")
+    if _triton.AVAILABLE:
+
+        def cuda(*arguments: Any) -> Any:
+            with torch.cuda.device_of(arguments[0]):
+                return triton(*arguments)
+
+        _LIBRARY.impl(name, cuda, "CUDA")
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.fenchel, packet), overload or "default")
 
@@ -86,8 +110,48 @@ def declare_with(
     name, _, arguments = schema.partition("(")
     scalar = declare(f"{name}({arguments}, float {parameter}) -> {results}", **kernels)
     tensor = declare(f"{name}.Tensor({arguments}, Tensor {parameter}) -> {results}", **kernels)
+    return _by_last(scalar, tensor)
+
+
+def _by_last(scalar: Callable[..., Any], tensor: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls the overload that the kind of the last argument asks for."""
 
     def call(*arguments: Any) -> Any:
         return (tensor if isinstance(arguments[-1], Tensor) else scalar)(*arguments)
 
     return call
+
+
+def declare_inplace_with(
+    parameter: str,
+    schema: str,
+    functional: Callable[..., Tensor],
+    *,
+    native: Callable[..., None],
+    triton: Callable[..., Any],
+) -> Callable[..., Any]:
+    """An operator that writes what `functional` returns over its first argument.
+
+    Args:
+        parameter, schema: as for `declare_with`.
+        functional: the same into a new tensor.
+        native, triton: kernels that write over contiguous rows.
+    """
+
+    def replace(*arguments: Any) -> None:
+        arguments[0].copy_(functional(*arguments))
+
+    def cpu(*arguments: Any) -> None:
+        (replace if arguments[0].dtype in HALF else native)(*arguments)
+
+    def overload(name: str, kind: str) -> Callable[..., Any]:
+        _LIBRARY.define(f"{name}({arguments}, {kind} {parameter}) -> ()")
+        _LIBRARY.impl(name, replace, "CompositeExplicitAutograd")
+        if _native.LIBRARY is not None:
+            _LIBRARY.impl(name, cpu, "CPU")
+        if _triton.AVAILABLE:
+            _LIBRARY.impl(name, triton, "CUDA")
+        return getattr(getattr(torch.ops.fenchel, stem), name.partition(".")[2] or "default")
+
+    stem, _, arguments = schema.partition("(")
+    return _by_last(overload(stem, "float"), overload(f"{stem}.Tensor", "Tensor"))

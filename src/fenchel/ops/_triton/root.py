@@ -48,6 +48,12 @@ def fast_exp2(x):
 
 
 @triton.jit
+def rounded(b_x, dtype: tl.constexpr):
+    """The block in another type, to half precision by way of float32."""
+    return b_x.to(tl.float32).to(dtype) if dtype.primitive_bitwidth == 16 else b_x.to(dtype)
+
+
+@triton.jit
 def _larger(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
@@ -82,7 +88,7 @@ def exponents(b_parameter, KIND: tl.constexpr):
     """c, r and the power of the solution, from α or p in float64."""
     if KIND == ENTMAX:
         # At α = 1 a c so small that no rounding tells u^r from the exponential.
-        c = tl.maximum(b_parameter - 1, 1e-12)
+        c = tl.maximum(b_parameter - 1, 1e-17)
         return c, 1 / c, 1 / c
     q = b_parameter / (b_parameter - 1)
     one = b_parameter * 0 + 1

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .root import (
     ENTMAX, FAST, NORM, SLOW, SQUARED,
-    advance, finite, power_terms, raise_to, row_constants, row_max, row_sums, tilt,
+    advance, finite, power_terms, raise_to, rounded, row_constants, row_max, row_sums, tilt,
 )  # fmt: skip
 
 SHORT = 1024
@@ -93,7 +93,7 @@ def short_forward_kernel(
         p_value, p_state, o_row, m_row, top, rise, tl.sum(b_y, 1), moment, b_parameter, c, STATE
     )
     if WRITE:
-        b_y = (b_y * share[:, None]).to(p_y.dtype.element_ty)
+        b_y = rounded(b_y * share[:, None], p_y.dtype.element_ty)
         tl.store(p_y + o_row[:, None] * d + o_column[None, :], b_y, mask=m_entry)
 
 
@@ -223,7 +223,7 @@ def long_forward_kernel(
                     # (1, M)
                     b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
                     b_v, b_w = raise_to(tilt(b_x, peak, c, TYPE), rise, out, OUT)
-                    b_w = (b_w * share[:, None]).to(p_y.dtype.element_ty)
+                    b_w = rounded(b_w * share[:, None], p_y.dtype.element_ty)
                     tl.store(p_y + o_row[:, None] * d + o, b_w, mask=o < d)
 
 
@@ -248,7 +248,7 @@ class Root(NamedTuple):
         if isinstance(parameter, Tensor):
             return cls(math.nan, math.nan, math.nan)
         if kind is ENTMAX:
-            c = max(parameter - 1, 1e-12)
+            c = max(parameter - 1, 1e-17)
             return cls(c, 1 / c, 1 / c)
         q = parameter / (parameter - 1)
         return cls(1.0, q if kind is NORM else q - 1, q - 1)
@@ -284,15 +284,17 @@ def power_kind(r: float, wide: torch.dtype) -> int:
     return FAST.value if 1 < r < 4.5 and wide == torch.float32 else SLOW.value
 
 
-def short_plan(width: int) -> tuple[int, int]:
+def short_plan(width: int, dtype: torch.dtype) -> tuple[int, int]:
     """For short rows, how many in a program, and in what groups to look for a start."""
-    return min(32, SHORT // width), 8 if width >= 256 else 1
+    if width < 256:
+        return min(32, 256 // width), 1
+    return SHORT // width, 4 if dtype == torch.float32 else 1
 
 
 def long_plan(d: int, power: int) -> tuple[int, int, int]:
     """For a long row, how many slices, warps, and tiles at a time."""
     if d <= 8192:
-        return (1024, 4, 4) if power > 0 else (1024, 8, 8)
+        return 1024, 4, 4
     return (2048, 8, 8) if power > 0 or d < 65536 else (4096, 16, 8)
 
 
@@ -345,7 +347,7 @@ def solve(
         arguments = (x, y, value, saved, values, number, *root, *bounds, x.shape[0], d, x.stride(0))
         if tile is None and d <= SHORT:
             width = triton.next_power_of_2(d)
-            rows, group = short_plan(width)
+            rows, group = short_plan(width, scores.dtype)
             short_forward_kernel[(triton.cdiv(x.shape[0], rows),)](
                 *arguments, **constants, R=rows, D=width, GROUP=group, num_warps=1
             )
@@ -357,3 +359,10 @@ def solve(
                 *arguments, **constants, M=width, UNROLL=unroll, num_warps=warps
             )
     return Solved(y, value, saved)
+
+
+def solution(scores: Tensor, parameter: float | Tensor, kind: tl.constexpr) -> Tensor:
+    """The solution of every row, and nothing else."""
+    y = solve(scores, parameter, kind).y
+    assert y is not None
+    return y

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from .._native import Kernel
-from .._operator import declare_with, like
+from .._operator import declare, declare_inplace_with, declare_with, like
+from .._triton import kernel
 from . import reference
 
 _kernel = Kernel("entmax", parameters=("rows",), results=2)
@@ -28,9 +29,19 @@ def _entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
 
 def _entmax_max(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     y = torch.empty_like(scores)
-    value = scores.new_empty(scores.shape[:-1])
+    value = _values(scores)
     _kernel.write((scores, alpha), y, value)
     return value, y
+
+
+def _values(scores: Tensor, *width: int) -> Tensor:
+    """What a row has besides y, never in half precision."""
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    return scores.new_empty((*scores.shape[:-1], *width), dtype=wide)
+
+
+def _state_shapes(scores: Tensor, _: float | Tensor) -> tuple[Tensor, Tensor]:
+    return _values(scores), _values(scores, 3)
 
 
 def _entmax_state(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -39,31 +50,47 @@ def _entmax_state(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor
     return value, state
 
 
-def _state_shapes(scores: Tensor, _: float | Tensor) -> tuple[Tensor, Tensor]:
-    rows = scores.shape[:-1]
-    return scores.new_empty(rows), scores.new_empty((*rows, 3))
-
-
 def _entmax_gradient(
     scores: Tensor, state: Tensor, target: Tensor | None, weights: Tensor, alpha: float | Tensor
 ) -> Tensor:
     return _gradient_kernel(scores, state, _NONE if target is None else target, weights, alpha)
 
 
-entmax = declare_with("alpha", "entmax(Tensor scores", reference=reference.entmax, native=_entmax)
+def _entmax_gradient_(
+    scores: Tensor, state: Tensor, target: Tensor | None, weights: Tensor, alpha: float | Tensor
+) -> None:
+    target = _NONE if target is None else target.contiguous()
+    _gradient_kernel.write((scores, state, target, weights.contiguous(), alpha), scores)
+
+
+def _entmax_support(
+    scores: Tensor, state: Tensor, most: int, alpha: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return reference.support_of(_entmax(scores, alpha), most)
+
+
+entmax = declare_with(
+    "alpha",
+    "entmax(Tensor scores",
+    reference=reference.entmax,
+    native=_entmax,
+    triton=kernel("entmax", "entmax"),
+)
 entmax_max = declare_with(
     "alpha",
     "entmax_max(Tensor scores",
     results="(Tensor, Tensor)",
-    fake=lambda scores, alpha: (scores.new_empty(scores.shape[:-1]), like(scores)),
+    fake=lambda scores, alpha: (_values(scores), like(scores)),
     reference=reference.entmax_max,
     native=_entmax_max,
+    triton=kernel("entmax", "entmax_max"),
 )
 entmax_jvp = declare_with(
     "alpha",
     "entmax_jvp(Tensor y, Tensor v",
     reference=reference.entmax_jvp,
     native=Kernel("entmax_jvp", inputs=2, parameters=("rows",)),
+    triton=kernel("entmax", "entmax_jvp"),
 )
 entmax_state = declare_with(
     "alpha",
@@ -72,10 +99,30 @@ entmax_state = declare_with(
     fake=_state_shapes,
     reference=reference.entmax_state,
     native=_entmax_state,
+    triton=kernel("entmax", "entmax_state"),
 )
 entmax_gradient = declare_with(
     "alpha",
     "entmax_gradient(Tensor scores, Tensor state, Tensor? target, Tensor weights",
     reference=reference.entmax_gradient,
     native=_entmax_gradient,
+    triton=kernel("entmax", "entmax_gradient"),
+)
+entmax_gradient_ = declare_inplace_with(
+    "alpha",
+    "entmax_gradient_(Tensor(a!) scores, Tensor state, Tensor? target, Tensor weights",
+    entmax_gradient,
+    native=_entmax_gradient_,
+    triton=kernel("entmax", "entmax_gradient_"),
+)
+entmax_support = declare(
+    "entmax_support(Tensor scores, Tensor state, int most, float alpha) -> (Tensor, Tensor, Tensor)",
+    fake=lambda scores, state, most, alpha: (
+        scores.new_empty((scores.shape[0], most), dtype=torch.int32),
+        _values(scores, most),
+        scores.new_empty(scores.shape[:1], dtype=torch.int32),
+    ),
+    reference=reference.entmax_support,
+    native=_entmax_support,
+    triton=kernel("entmax", "entmax_support"),
 )

@@ -133,3 +133,25 @@ def entmax_gradient(
     if target is not None:
         y = y - (torch.arange(y.shape[-1], device=y.device) == target).to(y.dtype)
     return torch.where(weights == 0, 0.0, weights * y)
+
+
+def entmax_support(
+    scores: Tensor, state: Tensor, most: int, alpha: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The supports of the solutions of scores (n, d), as `support_of` gives them."""
+    return support_of(entmax(scores, alpha), most)
+
+
+def support_of(y: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The nonzeros of rows (n, d): columns and values (n, most), and counts (n,).
+
+    Where a row has fewer entries its last columns hold d and its last values zero; where it has
+    more, those that are given are some of them.
+    """
+    values, columns = y.topk(min(most, y.shape[-1]), dim=-1)
+    columns = torch.where(values > 0, columns, y.shape[-1])
+    if most > y.shape[-1]:
+        pad = (0, most - y.shape[-1])
+        values = torch.nn.functional.pad(values, pad)
+        columns = torch.nn.functional.pad(columns, pad, value=y.shape[-1])
+    return columns.to(torch.int32), values, (y != 0).sum(-1, dtype=torch.int32)

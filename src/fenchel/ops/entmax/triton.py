@@ -8,8 +8,8 @@ import triton.language as tl
 from torch import Tensor
 
 from .._triton import jvp as _jvp
-from .._triton.root import ENTMAX, finite, raise_to, row_constants, tilt
-from .._triton.solve import Root, power_kind, row_values, rows_of, solve
+from .._triton.root import ENTMAX, finite, raise_to, rounded, row_constants, tilt
+from .._triton.solve import Root, power_kind, row_values, rows_of, solution, solve
 
 
 @triton.jit
@@ -42,14 +42,12 @@ def entmax_gradient_kernel(
         # (R,)
         target = tl.load(p_target + o_row, mask=m_row, other=-1)
         b_out = tl.where(o_column == target[:, None], b_out - 1, b_out)
-    b_out = tl.where(m_live, b_out * weight[:, None], 0.0).to(p_out.dtype.element_ty)
+    b_out = rounded(tl.where(m_live, b_out * weight[:, None], 0.0), p_out.dtype.element_ty)
     tl.store(p_out + o_row[:, None] * out_stride + o_column, b_out, mask=m_entry)
 
 
 def entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
-    y = solve(scores, alpha, ENTMAX).y
-    assert y is not None
-    return y
+    return solution(scores, alpha, ENTMAX)
 
 
 def entmax_max(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -98,3 +96,67 @@ def entmax_gradient(
             R=block, D=width, num_warps=4,
         )  # fmt: skip
     return out
+
+
+def entmax_gradient_(
+    scores: Tensor, state: Tensor, target: Tensor | None, weights: Tensor, alpha: float | Tensor
+) -> None:
+    entmax_gradient(scores, state, target, weights, alpha, out=scores)
+
+
+@triton.jit
+def entmax_support_kernel(
+    p_x, p_state, p_column, p_value, p_count,
+    c: "fp64", r: "fp64", d, stride, most,
+    POWER: tl.constexpr, TYPE: tl.constexpr, M: tl.constexpr,
+):  # fmt: skip
+    """One row per program: the entries of the support in order, each tile after the one before."""
+    o_row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    p_row = p_x + o_row[:, None] * stride
+    o_column = tl.arange(0, M)[None, :]
+    # (1,)
+    top = tl.load(p_state + 3 * o_row).to(TYPE)
+    rise = tl.load(p_state + 3 * o_row + 1).to(TYPE)
+    share = tl.load(p_state + 3 * o_row + 2).to(TYPE)
+    b_c, b_r = tl.full([1], c, TYPE), tl.full([1], r, TYPE)
+    peak = finite(top, TYPE)
+    found = tl.full([1], 0, tl.int32)
+    for start in range(0, d, M):
+        o = start + o_column
+        # (1, M)
+        b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
+        _, b_y = raise_to(tilt(b_x, peak, b_c, TYPE), rise, b_r, POWER)
+        b_y = b_y * share[:, None]
+        m_in = (b_y != 0) & (o < d)
+        here = tl.sum(m_in.to(tl.int32), 1)
+        if tl.max(here, 0) > 0:
+            b_place = found[:, None] + tl.cumsum(m_in.to(tl.int32), 1) - 1
+            m_in = m_in & (b_place < most)
+            tl.store(p_column + o_row[:, None] * most + b_place, o, mask=m_in)
+            tl.store(p_value + o_row[:, None] * most + b_place, b_y, mask=m_in)
+        found += here
+    tl.store(p_count + o_row, found)
+    for start in range(0, most, M):
+        o = start + o_column
+        m_free = (o >= found[:, None]) & (o < most)
+        tl.store(p_column + o_row[:, None] * most + o, d + tl.zeros([1, M], tl.int32), mask=m_free)
+        tl.store(p_value + o_row[:, None] * most + o, tl.zeros([1, M], TYPE), mask=m_free)
+
+
+def entmax_support(
+    scores: Tensor, state: Tensor, most: int, alpha: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    x, d = rows_of(scores), scores.shape[-1]
+    root = Root.of(alpha, ENTMAX)
+    wide = torch.float64 if alpha > 2 else torch.promote_types(scores.dtype, torch.float32)
+    columns = torch.empty((x.shape[0], most), dtype=torch.int32, device=x.device)
+    values = torch.empty((x.shape[0], most), dtype=wide, device=x.device)
+    counts = torch.empty(x.shape[0], dtype=torch.int32, device=x.device)
+    width = min(triton.next_power_of_2(d), 2048)
+    if x.shape[0]:
+        entmax_support_kernel[(x.shape[0],)](
+            x, state.contiguous(), columns, values, counts, root.c, root.r, d, x.stride(0), most,
+            POWER=power_kind(root.r, wide), M=width, num_warps=max(1, width // 256),
+            TYPE=tl.float64 if wide == torch.float64 else tl.float32,
+        )  # fmt: skip
+    return columns, values.to(torch.promote_types(scores.dtype, torch.float32)), counts

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._segments import INF, LONGEST, launch, padded, solve, solve_tiles
+from .._triton.segments import INF, LONGEST, launch, padded, solve, solve_tiles
 from ..tv1d.triton import group_jvp
 
 

@@ -4,11 +4,13 @@ from torch import Tensor
 
 from .._native import Kernel
 from .._operator import declare
+from .._triton import kernel
 from . import reference
 
 _kernels = {
     "reference": reference.ksubset,
     "native": Kernel("ksubset", parameters=("rows", "number")),
+    "triton": kernel("ksubset", "ksubset"),
 }
 _scalar = declare("ksubset(Tensor scores, float k, float alpha) -> Tensor", **_kernels)
 _tensor = declare("ksubset.Tensor(Tensor scores, Tensor k, float alpha) -> Tensor", **_kernels)

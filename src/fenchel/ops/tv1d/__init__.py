@@ -2,15 +2,18 @@
 
 from .._native import Kernel
 from .._operator import declare
+from .._triton import kernel
 from . import reference
 
 fusedmax = declare(
     "fusedmax(Tensor scores, float lam) -> Tensor",
     reference=reference.fusedmax,
     native=Kernel("fusedmax", parameters=("number",)),
+    triton=kernel("tv1d", "fusedmax"),
 )
 fusedmax_jvp = declare(
     "fusedmax_jvp(Tensor y, Tensor v) -> Tensor",
     reference=reference.fusedmax_jvp,
     native=Kernel("fusedmax_jvp", inputs=2),
+    triton=kernel("tv1d", "fusedmax_jvp"),
 )

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._segments import LONGEST, START, at, block, launch, padded, places, solve, solve_tiles
+from .._triton.segments import LONGEST, START, at, block, launch, padded, places, solve, solve_tiles
 
 
 @triton.jit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from .mappings import AbstractMapping
+from ..mappings import AbstractMapping
 
 
 def fenchel_young_loss(
@@ -14,6 +14,7 @@ def fenchel_young_loss(
     dim: int = -1,
     reduction: str = "mean",
     ignore_index: int = -100,
+    inplace: bool = False,
 ) -> Tensor:
     """The loss max_Ω(θ) + Ω(y) − <θ, y>, whose gradient in the scores θ is ŷ(θ) − y.
 
@@ -29,14 +30,17 @@ def fenchel_young_loss(
         reduction: "none", "mean" or "sum" over the rows.
         ignore_index: rows with this index count for nothing: neither in the loss, nor in the
             mean, nor in the gradient. If all rows are ignored the mean is NaN, as in torch.
+        inplace: whether backward may write the gradient over the scores, which saves a tensor of
+            their size. Autograd tells if anything else still needs them. Softmax, sparsemax and
+            entmax do it; the other mappings ignore it.
     Returns:
         A scalar, or with "none" one loss per row. A row whose target class is deleted has the loss
         +inf, as in torch.
     Raises:
         TypeError, ValueError: for targets of the wrong kind, shape or value.
 
-    One pass over the scores forward and one over the solution backward; the solution is all that
-    is kept between them.
+    One pass over the scores forward and one backward. Softmax, sparsemax and entmax keep three
+    numbers per row between them, the other mappings their solution.
 
     >>> import torch
     >>> from fenchel import Sparsemax
@@ -46,14 +50,14 @@ def fenchel_young_loss(
 
     References: blondel2020learning.
     """
-    return mapping.loss(scores, target, dim, reduction, ignore_index)
+    return mapping.loss(scores, target, dim, reduction, ignore_index, inplace)
 
 
 class FenchelYoungLoss(nn.Module):
     """`fenchel_young_loss` as a module.
 
     Args:
-        mapping, dim, reduction, ignore_index: as for the function.
+        mapping, dim, reduction, ignore_index, inplace: as for the function.
     """
 
     def __init__(
@@ -62,16 +66,24 @@ class FenchelYoungLoss(nn.Module):
         dim: int = -1,
         reduction: str = "mean",
         ignore_index: int = -100,
+        inplace: bool = False,
     ) -> None:
         super().__init__()
         self.mapping = mapping
         self.dim = dim
         self.reduction = reduction
         self.ignore_index = ignore_index
+        self.inplace = inplace
 
     def forward(self, scores: Tensor, target: Tensor) -> Tensor:
         return fenchel_young_loss(
-            self.mapping, scores, target, self.dim, self.reduction, self.ignore_index
+            self.mapping,
+            scores,
+            target,
+            self.dim,
+            self.reduction,
+            self.ignore_index,
+            self.inplace,
         )
 
     def extra_repr(self) -> str:

@@ -1,0 +1,56 @@
+"""What softmax, sparsemax and entmax share: Ω is a negative Tsallis entropy, up to a constant."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..ops import entmax as ops
+from ._base import AbstractMapping
+
+
+@dataclass(frozen=True, eq=False)
+class AbstractTsallis(AbstractMapping):
+    """Ω(y) = Σ (y^α − y) / (α(α−1)) + constant, with α the `exponent`."""
+
+    takes_half: ClassVar[bool] = True
+    has_state: ClassVar[bool] = True
+    constant: ClassVar[float] = 0.0
+
+    @property
+    @abc.abstractmethod
+    def exponent(self) -> float | Tensor:
+        """α, a number or one per row (..., 1)."""
+
+    def solve(self, scores: Tensor) -> Tensor:
+        return ops.entmax(scores, self.exponent)
+
+    def solve_max(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        value, y = ops.entmax_max(scores, self.exponent)
+        return value - self.constant if self.constant else value, y
+
+    def solve_state(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        value, state = ops.entmax_state(scores, self.exponent)
+        return value - self.constant if self.constant else value, state
+
+    def gradient(
+        self, scores: Tensor, state: Tensor, target: Tensor | None, weights: Tensor, inplace: bool
+    ) -> Tensor:
+        if inplace:
+            ops.entmax_gradient_(scores, state, target, weights, self.exponent)
+            return scores
+        return ops.entmax_gradient(scores, state, target, weights, self.exponent)
+
+    def jvp(self, y: Tensor, v: Tensor) -> Tensor:
+        return ops.reference.entmax_jvp(y, v, self.exponent)
+
+    def fast_jvp(self, y: Tensor, v: Tensor) -> Tensor:
+        return ops.entmax_jvp(y, v, self.exponent)
+
+    def support_from(
+        self, scores: Tensor, state: Tensor, most: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return ops.entmax_support(scores, state, most, self.exponent)

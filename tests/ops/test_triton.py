@@ -1,0 +1,158 @@
+"""Every Triton kernel against its reference: on a GPU at real sizes, else in the interpreter."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from test_native import rows_of_every_kind
+
+from fenchel.ops import entmax, ksubset, pnorm
+
+pytest.importorskip("triton")
+from fenchel.ops._triton.jvp import jvp
+from fenchel.ops._triton.root import ENTMAX, NORM, SQUARED
+from fenchel.ops._triton.solve import solve
+from fenchel.ops.entmax import triton as entmax_triton
+from fenchel.ops.ksubset import triton as ksubset_triton
+
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+LENGTHS = [1, 2, 7, 100, 128, 1000, 1024, 1025, 5000, 8192, 40_000] if CUDA else [1, 7, 40]
+KINDS = {
+    "entmax": (ENTMAX, entmax.reference.entmax, entmax.reference.entmax_jvp),
+    "normmax": (NORM, pnorm.reference.normmax, pnorm.reference.normmax_jvp),
+    "pnormmax": (SQUARED, pnorm.reference.pnormmax, pnorm.reference.pnormmax_jvp),
+}
+VALUES = {
+    "entmax": [1.0, 1.0001, 1.1, 1.25, 1.33, 1.5, 1.75, 2.0, 3.0],
+    "normmax": [1.1, 2.0, 5.0],
+    "pnormmax": [1.05, 1.5, 1.9, 2.0],
+}
+CASES = [(name, value) for name, values in VALUES.items() for value in values]
+TOLERANCES = {torch.float32: 3e-7, torch.float64: 1e-12}
+
+pytestmark = pytest.mark.skipif(
+    not (CUDA or os.environ.get("TRITON_INTERPRET") == "1"),
+    reason="neither a GPU nor Triton's interpreter",
+)
+
+
+@pytest.mark.parametrize("tile", [None, 16], ids=["registers", "slices"])
+@pytest.mark.parametrize("d", LENGTHS)
+@pytest.mark.parametrize(("name", "value"), CASES)
+def test_forward(name: str, value: float, d: int, tile: int | None) -> None:
+    kind, reference, _ = KINDS[name]
+    scores = rows_of_every_kind(d).to(DEVICE)
+    if tile and not CUDA:  # the interpreter takes a second for every few rows
+        if value not in (1.0, 1.33, 1.5, 3.0):
+            pytest.skip("left to the GPU")
+        scores = scores[[0, 4, 8, 16, 18, 21, 25, 26, 27, 28, 29]]
+    for dtype, atol in TOLERANCES.items():
+        rounded = scores.to(dtype)
+        expected = reference(rounded.double(), value)
+        solved = solve(rounded, value, kind, state=kind is ENTMAX, tile=tile)
+        assert solved.y is not None
+        assert solved.y.dtype == dtype
+        y = solved.y.double()
+        torch.testing.assert_close(y, expected, rtol=0, atol=atol, equal_nan=True)
+        sums = y.sum(-1)[expected.sum(-1) > 0]
+        assert (sums - 1).abs().max() <= 4 * torch.finfo(dtype).eps
+        if solved.value is not None:
+            truth, _ = entmax.reference.entmax_max(rounded.double(), value)
+            close = {"rtol": 4 * atol, "atol": 4 * atol, "equal_nan": True}
+            torch.testing.assert_close(solved.value.double(), truth, **close)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("name", "value"), CASES)
+def test_half_precision_is_the_rounding_of_float32(
+    name: str, value: float, dtype: torch.dtype
+) -> None:
+    kind = KINDS[name][0]
+    for d in [20, *([300, 3000] if CUDA else [])]:
+        scores = torch.randn(5, d, device=DEVICE).to(dtype)
+        half, single = solve(scores, value, kind).y, solve(scores.float(), value, kind).y
+        assert half is not None
+        assert single is not None
+        cut = 0 if CUDA or dtype == torch.float16 else 2**-7  # the interpreter cuts digits off
+        torch.testing.assert_close(half, single.to(dtype), rtol=cut, atol=0)
+
+
+@pytest.mark.parametrize("tile", [None, 16], ids=["registers", "tiles"])
+@pytest.mark.parametrize("d", LENGTHS)
+@pytest.mark.parametrize(("name", "value"), CASES)
+def test_jacobian_product(name: str, value: float, d: int, tile: int | None) -> None:
+    kind, solve_reference, reference = KINDS[name]
+    scores = torch.cat([torch.randn(8, d), 5 * torch.randn(4, d), torch.full((1, d), -torch.inf)])
+    scores[:2, ::3] = -torch.inf
+    y = solve_reference(scores.double().to(DEVICE), value)
+    v = torch.randn(13, d, dtype=torch.float64, device=DEVICE)
+    for dtype, tol in ((torch.float32, 1e-5), (torch.float64, 1e-9), (torch.bfloat16, 2e-2)):
+        if dtype == torch.bfloat16 and value > 2:
+            continue  # y^(2−α) of a rounded y is no longer small
+        rounded, vector = y.to(dtype), v.to(dtype)
+        expected = reference(rounded.double(), vector.double(), value)
+        got = jvp(rounded, vector, value, kind, tile)
+        torch.testing.assert_close(got.double(), expected, rtol=tol, atol=tol)
+
+
+@pytest.mark.parametrize("alpha", VALUES["entmax"])
+def test_gradient_from_the_state(alpha: float) -> None:
+    for d in LENGTHS:
+        scores = rows_of_every_kind(d).to(DEVICE)
+        n = len(scores)
+        target = torch.randint(d, (n, 1), device=DEVICE)
+        weights = torch.rand(n, 1, dtype=torch.float64, device=DEVICE) + 0.1
+        weights[::3] = 0
+        for dtype, atol in TOLERANCES.items():
+            rounded, weight = scores.to(dtype), weights.to(dtype)
+            _, state = entmax_triton.entmax_state(rounded, alpha)
+            for place in (target, None):
+                got = entmax_triton.entmax_gradient(rounded, state, place, weight, alpha)
+                expected = entmax.reference.entmax_gradient(
+                    rounded.double(), state, place, weight.double(), alpha
+                )
+                close = {"rtol": 0, "atol": 2 * atol, "equal_nan": True}
+                torch.testing.assert_close(got.double(), expected, **close)
+            over = rounded.clone()
+            entmax_triton.entmax_gradient_(over, state, None, weight, alpha)
+            torch.testing.assert_close(over, got, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, 2.5])
+def test_ksubset(alpha: float) -> None:
+    for d in LENGTHS[2:] if CUDA else [7]:
+        scores = rows_of_every_kind(d).to(DEVICE)
+        for k in (0.0, 0.5, 2.5, d / 2, float(d)) if CUDA else (0.5, 2.5, 7.0):
+            for dtype, atol in ((torch.float32, 3e-7), (torch.float64, 1e-9)):
+                got = ksubset_triton.ksubset(scores.to(dtype), k, alpha).double()
+                expected = ksubset.reference.ksubset(scores.to(dtype).double(), k, alpha)
+                torch.testing.assert_close(got, expected, rtol=0, atol=atol, equal_nan=True)
+
+
+def test_one_parameter_per_row() -> None:
+    alpha = torch.tensor([1.0, 1.2, 1.5, 2.0, 2.5, 3.5], device=DEVICE)[:, None]
+    for d in (20, *([1500, 40_000] if CUDA else [])):
+        scores, v = torch.randn(6, d, device=DEVICE), torch.randn(6, d, device=DEVICE)
+        expected = entmax.reference.entmax(scores.double(), alpha.double())
+        for tile in (None, 16):
+            y = solve(scores, alpha, ENTMAX, tile=tile).y
+            assert y is not None
+            torch.testing.assert_close(y.double(), expected, rtol=0, atol=3e-7)
+        moved = entmax.reference.entmax_jvp(y.double(), v.double(), alpha.double())
+        torch.testing.assert_close(jvp(y, v, alpha, ENTMAX).double(), moved, rtol=1e-5, atol=1e-5)
+        k = torch.tensor([0.5, 1.0, 2.0, 3.0, 3.5, 4.0], device=DEVICE)[:, None]
+        got = ksubset_triton.ksubset(scores, k, 1.5).double()
+        expected = ksubset.reference.ksubset(scores.double(), k, 1.5)
+        torch.testing.assert_close(got, expected, rtol=0, atol=3e-7)
+
+
+def test_any_strides() -> None:
+    scores = torch.randn(5, 4, 6, device=DEVICE)
+    for view in (scores.movedim(0, -1), scores[:, ::2], scores[..., 1:4], scores[:, :1].expand(5, 3, 6)):
+        y = entmax_triton.entmax(view, 1.5)
+        assert y.is_contiguous()
+        torch.testing.assert_close(y, entmax_triton.entmax(view.contiguous(), 1.5), rtol=0, atol=0)
+    assert entmax_triton.entmax(torch.empty(0, 5, device=DEVICE), 1.5).shape == (0, 5)
