@@ -22,14 +22,18 @@ struct Columns {
 
   bool full() const { return filled == kLanes<T>; }
 
-  void add(const Candidates<T>& near, int64_t at_row, T at_top, double s) {
+  // The scores may be of a narrower type; their distances are exact in the wider one.
+  template <class S>
+  void add(const Candidates<S>& near, int64_t at_row, double s) {
     for (int64_t j = 0; j < near.count; ++j) {
-      distance[j * kLanes<T> + filled] = near.distance[j];
+      T delta = sizeof(S) == sizeof(T) ? near.distance[j]
+                                       : static_cast<T>(near.top) - near.row[near.index[j]];
+      distance[j * kLanes<T> + filled] = delta;
       index[filled * kLongest + j] = near.index[j];
     }
     count[filled] = near.count;
     row[filled] = at_row;
-    top[filled] = at_top;
+    top[filled] = near.top;
     rise[filled] = static_cast<T>(s - 1);
     longest = near.count > longest ? near.count : longest;
     ++filled;
@@ -48,11 +52,13 @@ struct Columns {
   }
 };
 
-// The root of every lane, r ≥ 1, in the unknown s − 1, which is exact where s is near one. Returns the
+// The root of every lane in the unknown s − 1, which is exact where s is near one. Returns the
 // sums Σ y Δ and leaves y in `power`; raise(u − 1) gives the powers. See power_root for the steps.
 template <class T, class F>
 FENCHEL_INLINE Vec<T> column_roots_by(Columns<T>& all, T kappa, T r, F raise) {
   constexpr T resolution = std::numeric_limits<T>::epsilon();
+  // No step is worth taking that rounding could have made; powers below one add to that.
+  const T noise = r < 1 ? 50 * resolution : resolution;
   const T shortest = (r < 3 ? std::pow(resolution, 1 / r) : std::cbrt(resolution)) / r;
   Vec<T> rise = load<T>(all.rise), low = splat<T>(-1), high = rise + T(1e-3), at_rise;
   for (int step_number = 0; step_number < 100; ++step_number) {
@@ -75,7 +81,7 @@ FENCHEL_INLINE Vec<T> column_roots_by(Columns<T>& all, T kappa, T r, F raise) {
     high = t > 0 ? rise : high;
     low = t > 0 ? low : rise;
     at_rise = rise;
-    Vec<T> length = (step > 0 ? step : -step) - max<T>(shortest * (rise + T(1)), splat<T>(resolution));
+    Vec<T> length = (step > 0 ? step : -step) - max<T>(shortest * (rise + T(1)), splat<T>(noise));
     Vec<T> next = rise - step, middle = (low + high) / 2;
     next = length <= 0 ? next : (next > low ? next : middle);
     rise = length <= 0 ? next : (next < high ? next : middle);

@@ -69,28 +69,28 @@ struct Outputs {
   }
 };
 
-// Solves the rows that wait side by side, and writes them.
-template <class T>
-FENCHEL_INLINE void flush(Columns<T>& waiting, double alpha, const T* scores, int64_t d,
+// Solves the rows that wait side by side, in T or wider, and writes them.
+template <class W, class T>
+FENCHEL_INLINE void flush(Columns<W>& waiting, double alpha, const T* scores, int64_t d,
                           const Outputs<T>& out) {
   double r = 1 / (alpha - 1);
-  waiting.seal(static_cast<T>(4 * r));
-  Vec<T> mean = column_roots(waiting, alpha - 1, r);
-  for (int lane = 0; lane < kLanes<T>; ++lane) {
+  waiting.seal(static_cast<W>(4 * r));
+  Vec<W> mean = column_roots(waiting, alpha - 1, r);
+  for (int lane = 0; lane < kLanes<W>; ++lane) {
     int64_t row = waiting.row[lane];
     if (row < 0) break;
     const int64_t count = waiting.count[lane];
-    const int32_t* index = waiting.index.get() + lane * Columns<T>::kLongest;
-    T candidates[Columns<T>::kLongest];
+    const int32_t* index = waiting.index.get() + lane * Columns<W>::kLongest;
+    T candidates[Columns<W>::kLongest];
     if (out.y) {
       T* y = out.y + row * d;
       std::memset(y, 0, static_cast<size_t>(d) * sizeof(T));
-      for (int64_t j = 0; j < count; ++j) y[index[j]] = waiting.power[j * kLanes<T> + lane];
+      for (int64_t j = 0; j < count; ++j) y[index[j]] = static_cast<T>(waiting.power[j * kLanes<W> + lane]);
     } else {
       for (int64_t j = 0; j < count; ++j) candidates[j] = scores[row * d + index[j]];
     }
     Root root = {-waiting.rise[lane] * r, static_cast<double>(mean[lane])};
-    out.conclude(candidates, count, row, alpha, waiting.top[lane], root);
+    out.conclude(candidates, count, row, alpha, static_cast<T>(waiting.top[lane]), root);
   }
   waiting.filled = 0;
   waiting.longest = 0;
@@ -101,6 +101,11 @@ FENCHEL_INLINE void entmax_rows(const T* scores, const double* alphas, int64_t a
                                 int64_t first, int64_t last, int64_t d, const Outputs<T>& out) {
   Candidates<T> near(d);
   Columns<T> waiting;
+  Columns<double> precise;  // an exponent below one would magnify what narrower types round
+  auto wait = [&](auto& columns, int64_t row, double alpha, double s) {
+    columns.add(near, row, s);
+    if (columns.full()) flush(columns, alpha, scores, d, out);
+  };
   for (int64_t row = first; row < last; ++row) {
     const T* x = scores + row * d;
     T* y = out.y ? out.y + row * d : nullptr;
@@ -120,9 +125,11 @@ FENCHEL_INLINE void entmax_rows(const T* scores, const double* alphas, int64_t a
     } else {
       double r = 1 / (alpha - 1), s = upper_root(peak, alpha - 1, r);
       near.take(x, d, peak.top, static_cast<T>(s * r));
-      if (alpha_step == 0 && alpha <= 2 && near.count <= Columns<T>::kLongest) {
-        waiting.add(near, row, peak.top, s);
-        if (waiting.full()) flush(waiting, alpha, scores, d, out);
+      if (alpha_step == 0 && near.count <= Columns<T>::kLongest) {
+        if (alpha <= 2)
+          wait(waiting, row, alpha, s);
+        else
+          wait(precise, row, alpha, s);
         continue;
       }
       solved = sparse_root(near, alpha, s);
@@ -134,6 +141,7 @@ FENCHEL_INLINE void entmax_rows(const T* scores, const double* alphas, int64_t a
     out.conclude(near.scratch, near.count, row, alpha, peak.top, solved);
   }
   if (waiting.filled) flush(waiting, alphas[0], scores, d, out);
+  if (precise.filled) flush(precise, alphas[0], scores, d, out);
 }
 
 // s = y^(2−α) on the support: the diagonal of the Jacobian before it is centred.
