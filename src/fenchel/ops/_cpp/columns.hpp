@@ -9,7 +9,8 @@ namespace fenchel {
 // Candidates of up to kLanes rows: entry j of the row in a lane stands at j · kLanes + lane.
 template <class T>
 struct Columns {
-  static constexpr int64_t kLongest = 64;
+  // Longer rows fill the vectors by themselves; in double they gain from the unknown s − 1 below.
+  static constexpr int64_t kLongest = sizeof(T) == 4 ? 64 : 128;
   static constexpr int64_t kSize = kLongest * kLanes<T>;
   std::unique_ptr<T[]> distance, power;
   std::unique_ptr<int32_t[]> index;
