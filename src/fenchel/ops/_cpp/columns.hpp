@@ -9,7 +9,8 @@ namespace fenchel {
 // Candidates of up to kLanes rows: entry j of the row in a lane stands at j · kLanes + lane.
 template <class T>
 struct Columns {
-  static constexpr int64_t kLongest = 128;
+  // Longer rows fill the vectors by themselves; in double they gain from the unknown s − 1 below.
+  static constexpr int64_t kLongest = sizeof(T) == 4 ? 64 : 128;
   static constexpr int64_t kSize = kLongest * kLanes<T>;
   std::unique_ptr<T[]> distance, power;
   std::unique_ptr<int32_t[]> index;
@@ -22,14 +23,18 @@ struct Columns {
 
   bool full() const { return filled == kLanes<T>; }
 
-  void add(const Candidates<T>& near, int64_t at_row, T at_top, double s) {
+  // The scores may be of a narrower type; their distances are exact in the wider one.
+  template <class S>
+  void add(const Candidates<S>& near, int64_t at_row, double s) {
     for (int64_t j = 0; j < near.count; ++j) {
-      distance[j * kLanes<T> + filled] = near.distance[j];
+      T delta = sizeof(S) == sizeof(T) ? near.distance[j]
+                                       : static_cast<T>(near.top) - near.row[near.index[j]];
+      distance[j * kLanes<T> + filled] = delta;
       index[filled * kLongest + j] = near.index[j];
     }
     count[filled] = near.count;
     row[filled] = at_row;
-    top[filled] = at_top;
+    top[filled] = near.top;
     rise[filled] = static_cast<T>(s - 1);
     longest = near.count > longest ? near.count : longest;
     ++filled;
@@ -48,17 +53,13 @@ struct Columns {
   }
 };
 
-// u^r, u^(r−1) and u^(r−2)
-template <class T>
-struct Powers {
-  Vec<T> at, below, lower;
-};
-
-// The root of every lane, r ≥ 1, in the unknown s − 1, which is exact where s is near one. Returns the
+// The root of every lane in the unknown s − 1, which is exact where s is near one. Returns the
 // sums Σ y Δ and leaves y in `power`; raise(u − 1) gives the powers. See power_root for the steps.
 template <class T, class F>
 FENCHEL_INLINE Vec<T> column_roots_by(Columns<T>& all, T kappa, T r, F raise) {
   constexpr T resolution = std::numeric_limits<T>::epsilon();
+  // No step is worth taking that rounding could have made; powers below one add to that.
+  const T noise = r < 1 ? 50 * resolution : resolution;
   const T shortest = (r < 3 ? std::pow(resolution, 1 / r) : std::cbrt(resolution)) / r;
   Vec<T> rise = load<T>(all.rise), low = splat<T>(-1), high = rise + T(1e-3), at_rise;
   for (int step_number = 0; step_number < 100; ++step_number) {
@@ -73,7 +74,7 @@ FENCHEL_INLINE Vec<T> column_roots_by(Columns<T>& all, T kappa, T r, F raise) {
       below += u > 0 ? p.below : Vec<T>{};
       lower += u > 0 ? p.lower : Vec<T>{};
     }
-    Vec<T> t = T(1) - power(at, at - T(1), -1 / r);
+    Vec<T> t = T(1) - (r == 1 ? T(1) / at : r == 2 ? T(1) / sqrt<T>(at) : power(at, at - T(1), -1 / r));
     Vec<T> steep = below * below, bend = steep - t * (r - 1) * (lower * at - steep) / 2;
     bend = bend > T(0.5) * steep ? bend : steep;
     bend = bend < 2 * steep ? bend : steep;
@@ -81,7 +82,7 @@ FENCHEL_INLINE Vec<T> column_roots_by(Columns<T>& all, T kappa, T r, F raise) {
     high = t > 0 ? rise : high;
     low = t > 0 ? low : rise;
     at_rise = rise;
-    Vec<T> length = (step > 0 ? step : -step) - shortest * (rise + T(1));
+    Vec<T> length = (step > 0 ? step : -step) - max<T>(shortest * (rise + T(1)), splat<T>(noise));
     Vec<T> next = rise - step, middle = (low + high) / 2;
     next = length <= 0 ? next : (next > low ? next : middle);
     rise = length <= 0 ? next : (next < high ? next : middle);
@@ -121,7 +122,7 @@ FENCHEL_INLINE Vec<T> column_roots(Columns<T>& all, double kappa, double r) {
   };
   if (a == 1) return whole(1);
   if (a == 2) return whole(2);
-  if (a <= 16 && a == std::floor(a)) return whole(static_cast<int>(a));
+  if (is_whole(a)) return whole(static_cast<int>(a));
   return column_roots_by(all, scale, a, [&](Vec<T> near_one) FENCHEL_LAMBDA {
     Vec<T> u = near_one + T(1), over = T(1) / u, at = power(u, near_one, a);
     return Powers<T>{at, at * over, at * over * over};

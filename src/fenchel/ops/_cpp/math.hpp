@@ -134,6 +134,28 @@ FENCHEL_INLINE Vec<T> power1m(Vec<T> x, T a) {
   return x < 1 ? power(T(1) - inside, -inside, a) : Vec<T>{};
 }
 
+// Whether a is a small whole number, and needs no logarithms.
+template <class T>
+FENCHEL_INLINE bool is_whole(T a) {
+  return a <= 16 && a == std::floor(a);
+}
+
+// u^n by repeated squaring, u ≥ 0; zero where u is, even for n = 0.
+template <class T>
+FENCHEL_INLINE Vec<T> whole_power(Vec<T> u, int n) {
+  Vec<T> power = u > 0 ? splat<T>(1) : Vec<T>{};
+  for (; n; n >>= 1, u *= u)
+    if (n & 1) power *= u;
+  return power;
+}
+
+// (1 + x)^n where x > −1, else zero; n ≥ 1, and exact to the last places for small x too.
+template <class T>
+FENCHEL_INLINE Vec<T> whole_power1p(Vec<T> x, int n) {
+  Vec<T> u = max<T>(x + T(1), Vec<T>{}), rest = x - (u - T(1));  // u + rest is exact
+  return u > 0 ? whole_power<T>(u, n - 1) * (u + rest * T(n)) : Vec<T>{};
+}
+
 template <class T>
 FENCHEL_INLINE Vec<T> sqrt(Vec<T> x) {
   Vec<T> root;

@@ -56,6 +56,9 @@ struct Candidates {
   std::unique_ptr<int32_t[]> index;
   T* scratch;
   int64_t count = 0;
+  const T* row;
+  int64_t d;
+  T top, width;
 
   // Distances and scratch lie half a page apart, modulo pages: a load of one would otherwise seem to
   // the CPU to depend on the last stores to the other.
@@ -66,7 +69,33 @@ struct Candidates {
     scratch = distance.get() + apart;
   }
 
-  void take(const T* x, int64_t d, T top, T width);
+  void take(const T* x, int64_t length, T largest, T within);
+
+  // Writes the k-th value to the place of the k-th candidate, and zero elsewhere.
+  void scatter(const T* values, T* y) const;
+
+  // The entries of v at the places of the candidates.
+  void gather(const T* v, T* values) const;
+
+ private:
+  // Finding them again, a vector at a time, beats going from place to place where they are many.
+  bool are_many() const { return sizeof(T) == 4 && 8 * count > d; }
+
+  // Calls vector(bits of the candidates, offset, number before) and, for the last few, entry(...).
+  template <class V, class E>
+  void find_again(V vector, E entry) const {
+    int64_t n = 0, i = 0;
+    for (; i + kLanes<T> <= d; i += kLanes<T>) {
+      unsigned bits = below<T>(top - load<T>(row + i), splat<T>(width));
+      vector(bits, i, n);
+      n += __builtin_popcount(bits);
+    }
+    for (; i < d; ++i) {
+      bool is_near = top - row[i] < width;
+      entry(is_near, i, n);
+      n += is_near;
+    }
+  }
 };
 
 // Writes the distance and index of every entry with top − x < width; returns how many.
@@ -103,9 +132,37 @@ FENCHEL_INLINE int64_t collect(const T* x, int64_t d, T top, T width, T* distanc
 }
 
 template <class T>
-inline void Candidates<T>::take(const T* x, int64_t d, T top, T width) {
+inline void Candidates<T>::take(const T* x, int64_t length, T largest, T within) {
+  row = x, d = length, top = largest, width = within;
   count = collect(x, d, top, width, distance.get(), index.get());
   for (int64_t i = count; i < padded<T>(count); ++i) distance[i] = 4 * width;  // out of reach
+}
+
+template <class T>
+inline void Candidates<T>::scatter(const T* values, T* y) const {
+  if (count == d) {  // nothing was left out, so the order is the row's own
+    std::memcpy(y, values, static_cast<size_t>(d) * sizeof(T));
+    return;
+  }
+  if constexpr (sizeof(T) == 4) {
+    if (are_many())
+      return find_again(
+          [&](unsigned bits, int64_t i, int64_t n) { store<T>(y + i, unpack(values + n, bits)); },
+          [&](bool is_near, int64_t i, int64_t n) { y[i] = is_near ? values[n] : T(0); });
+  }
+  std::memset(y, 0, static_cast<size_t>(d) * sizeof(T));
+  for (int64_t i = 0; i < count; ++i) y[index[i]] = values[i];
+}
+
+template <class T>
+inline void Candidates<T>::gather(const T* v, T* values) const {
+  if constexpr (sizeof(T) == 4) {
+    if (are_many())
+      return find_again(
+          [&](unsigned bits, int64_t i, int64_t n) { pack(values + n, load<T>(v + i), bits); },
+          [&](bool, int64_t i, int64_t n) { values[n] = v[i]; });
+  }
+  for (int64_t i = 0; i < count; ++i) values[i] = v[index[i]];
 }
 
 // Rows whose answer needs no solver: NaN anywhere gives NaN; nothing but −inf gives zeros; +inf
@@ -136,16 +193,6 @@ FENCHEL_INLINE bool settle(const T* x, T* y, int64_t d, T top) {
   if (!is_settled(top)) return false;
   write_settled(x, d, top, settled_share(x, d, top), y);
   return true;
-}
-
-template <class T>
-FENCHEL_INLINE void scatter(const T* values, const int32_t* index, int64_t count, T* y, int64_t d) {
-  if (count == d) {  // nothing was left out, so the order is the row's own
-    std::memcpy(y, values, static_cast<size_t>(d) * sizeof(T));
-    return;
-  }
-  std::memset(y, 0, static_cast<size_t>(d) * sizeof(T));
-  for (int64_t i = 0; i < count; ++i) y[index[i]] = values[i];
 }
 
 }  // namespace fenchel

@@ -178,6 +178,24 @@ FENCHEL_INLINE void pack(float* p, Vec<float> v, unsigned bits) {
 #endif
 }
 
+// The inverse: entries one after the other to the lanes that `bits` names, and zero to the others. It
+// may read a whole vector.
+FENCHEL_INLINE Vec<float> unpack(const float* p, unsigned bits) {
+#if defined(__AVX512F__)
+  return (Vec<float>)_mm512_maskz_expandloadu_ps(static_cast<__mmask16>(bits), p);
+#elif defined(__AVX2__)
+  uint64_t bytes = _pdep_u64(bits, 0x0101010101010101) * 255;
+  __m128i order = _mm_cvtsi64_si128(static_cast<long long>(_pdep_u64(0x0706050403020100, bytes)));
+  __m128i named = _mm_cvtsi64_si128(static_cast<long long>(bytes));
+  __m256 lanes = _mm256_permutevar8x32_ps(_mm256_loadu_ps(p), _mm256_cvtepu8_epi32(order));
+  return (Vec<float>)_mm256_and_ps(lanes, _mm256_castsi256_ps(_mm256_cvtepi8_epi32(named)));
+#else
+  Vec<float> v = {};
+  for (int i = 0, n = 0; i < kLanes<float>; n += bits >> i & 1, ++i) v[i] = bits >> i & 1 ? p[n] : 0;
+  return v;
+#endif
+}
+
 // Calls f(vector, offset, count) on consecutive vectors of x; the last is filled up.
 template <class T, class F>
 FENCHEL_INLINE void each_vector(const T* x, int64_t n, T fill, F f) {

@@ -13,33 +13,27 @@ struct Root {
   double mean_distance;  // Σ y Δ
 };
 
-// u^n by repeated squaring
-template <class T>
-FENCHEL_INLINE Vec<T> whole_power(Vec<T> u, int n) {
-  Vec<T> power = splat<T>(1);
-  for (; n; n >>= 1, u *= u)
-    if (n & 1) power *= u;
-  return power;
-}
-
 // An upper bound of s. The root on a part of the row is one, and the largest entries of strided
-// slices are the best part to take; so is the root for a larger r, and a whole one needs no
-// logarithm; so is any step of Newton from above on the norm of u, which is convex. One is enough.
+// slices are the best part to take; so is the root for a larger r; so is any step of Newton from above
+// on the norm of u, which is convex, and any shorter step. One is enough, with whole powers and the
+// means that bound the rest f of the exponent: u / (f + (1−f)u) ≤ u^f ≤ fu + 1−f.
 template <class T>
 FENCHEL_INLINE double upper_root(const Peaks<T>& peak, double kappa, double r) {
   if (r > 64) return 1;
   auto add = [](auto a, auto b) { return a + b; };
-  int n = static_cast<int>(std::ceil(r * (1 - 1e-6)));
+  const int n = static_cast<int>(std::ceil(r * (1 - 1e-6)));
+  const double rest = r - (n - 1);
+  const bool split = n > 1 && rest < 0.2;  // a larger rest leaves the bounds too far apart
+  const T f = static_cast<T>(split ? rest : 1), g = 1 - f;
   Vec<T> at = {}, below = {};
   for (const Vec<T>& slice : peak.slice) {
-    Vec<T> u = T(1) - static_cast<T>(kappa) * (peak.top - slice);
-    Vec<T> inside = max<T>(u, Vec<T>{});
-    Vec<T> p = u > 0 ? whole_power<T>(inside, n - 1) : Vec<T>{};
-    at += p * inside;
-    below += p;
+    Vec<T> u = max<T>(T(1) - static_cast<T>(kappa) * (peak.top - slice), Vec<T>{});
+    Vec<T> p = whole_power<T>(u, split ? n - 2 : n - 1);
+    at += split ? p * u * u / (f + g * u) : p * u;
+    below += split ? p * (f * u + g) : p;
   }
-  T total = fold(at, add);
-  T norm = n == 1 ? total : n == 2 ? std::sqrt(total) : std::pow(total, T(1) / n);
+  const T total = fold(at, add), power = (n - 1) + f;
+  T norm = power == 1 ? total : power == 2 ? std::sqrt(total) : std::pow(total, 1 / power);
   return 1 - (norm - 1) / norm * total / fold(below, add) + 1e-5;  // more than T rounds
 }
 
@@ -123,7 +117,13 @@ struct PowerSums {
   double above, at, below, lower;
 };
 
-// Those sums, with u^a itself, which is raise(u − 1, 1/u), left in the scratch.
+// u^a, u^(a−1) and u^(a−2)
+template <class T>
+struct Powers {
+  Vec<T> at, below, lower;
+};
+
+// Those sums, with the powers from raise(u − 1, i), zero where u is not positive.
 template <class T, class F>
 FENCHEL_INLINE PowerSums power_sums_by(const Candidates<T>& near, double kappa, double s, F raise) {
   PowerSums total = {0, 0, 0, 0};
@@ -132,15 +132,12 @@ FENCHEL_INLINE PowerSums power_sums_by(const Candidates<T>& near, double kappa, 
     int64_t stop = near.count - start < kBlock<T> ? near.count : start + kBlock<T>;
     Vec<T> above = {}, at = {}, below = {}, lower = {};
     for (int64_t i = start; i < stop; i += kLanes<T>) {
-      Vec<T> near_one = rise - load<T>(near.distance.get() + i) * fall, u = near_one + T(1);
-      near_one = u > 0 ? near_one : Vec<T>{};
-      Vec<T> over = T(1) / (near_one + T(1)), e = raise(near_one, over);
-      e = u > 0 ? e : Vec<T>{};
-      store<T>(near.scratch + i, e);
-      above += e * u;
-      at += e;
-      below += e * over;
-      lower += e * over * over;
+      Vec<T> near_one = rise - load<T>(near.distance.get() + i) * fall;
+      Powers<T> p = raise(near_one, i);
+      above += p.at * (near_one + T(1));
+      at += p.at;
+      below += p.below;
+      lower += p.lower;
     }
     total.above += sum<T>(above);
     total.at += sum<T>(at);
@@ -150,25 +147,34 @@ FENCHEL_INLINE PowerSums power_sums_by(const Candidates<T>& near, double kappa, 
   return total;
 }
 
+// Leaves u^a in the scratch, unless a is whole and u^a as cheap as a load.
 template <class T>
 FENCHEL_INLINE PowerSums power_sums(const Candidates<T>& near, double kappa, double s, double a) {
   const T rounded = static_cast<T>(a);
-  if (rounded <= 16 && rounded == std::floor(rounded))
-    return power_sums_by(near, kappa, s, [&](Vec<T> near_one, Vec<T> over) {
-      Vec<T> u = near_one + T(1), e = whole_power<T>(u, static_cast<int>(rounded));
-      return e + e * over * (rounded * (near_one - (u - T(1))));  // what u rounded
+  if (is_whole(rounded))
+    return power_sums_by(near, kappa, s, [n = static_cast<int>(rounded)](Vec<T> near_one, int64_t) {
+      Vec<T> u = max<T>(near_one + T(1), Vec<T>{});
+      if (n == 1) return Powers<T>{u, whole_power<T>(u, 0), Vec<T>{}};
+      Vec<T> lower = whole_power<T>(u, n - 2), below = lower * u;
+      return Powers<T>{below * u, below, lower};
     });
-  return power_sums_by(near, kappa, s, [&](Vec<T> near_one, Vec<T>) {
-    return power(near_one + T(1), near_one, rounded);
+  return power_sums_by(near, kappa, s, [&](Vec<T> near_one, int64_t i) {
+    Vec<T> u = near_one + T(1);
+    near_one = u > 0 ? near_one : Vec<T>{};
+    Vec<T> over = T(1) / (near_one + T(1)), e = power(near_one + T(1), near_one, rounded);
+    e = u > 0 ? e : Vec<T>{};
+    store<T>(near.scratch + i, e);
+    return Powers<T>{e, e * over, e * over * over};
   });
 }
 
 // Replaces each distance by value(Δ, i), divided by the sum of all, and returns Σ y Δ.
 template <class T, class F>
 FENCHEL_INLINE double write_normalized(Candidates<T>& near, F value) {
+  constexpr int64_t kPart = kBlock<T> / 4;  // short, since y is to sum to one
   double total = 0, moment = 0;
-  for (int64_t start = 0; start < near.count; start += kBlock<T>) {
-    int64_t stop = near.count - start < kBlock<T> ? near.count : start + kBlock<T>;
+  for (int64_t start = 0; start < near.count; start += kPart) {
+    int64_t stop = near.count - start < kPart ? near.count : start + kPart;
     Vec<T> mass = {}, first = {};
     for (int64_t i = start; i < stop; i += kLanes<T>) {
       Vec<T> delta = load<T>(near.distance.get() + i), e = value(delta, i);
@@ -189,9 +195,13 @@ FENCHEL_INLINE double write_normalized(Candidates<T>& near, F value) {
 // y ∝ u^a, u = s − κΔ
 template <class T>
 FENCHEL_INLINE double write_powers(Candidates<T>& near, double kappa, double s, double a) {
-  const T rise = static_cast<T>(s - 1), fall = static_cast<T>(kappa);
+  const T rise = static_cast<T>(s - 1), fall = static_cast<T>(kappa), rounded = static_cast<T>(a);
+  if (is_whole(rounded))
+    return write_normalized(near, [&](Vec<T> delta, int64_t) {
+      return whole_power1p<T>(rise - delta * fall, static_cast<int>(rounded));
+    });
   return write_normalized(near, [&](Vec<T> delta, int64_t) {
-    return power1m<T>(delta * fall - rise, static_cast<T>(a));
+    return power1m<T>(delta * fall - rise, rounded);
   });
 }
 
@@ -255,21 +265,22 @@ FENCHEL_INLINE Root power_root(Candidates<T>& near, double kappa, double r, doub
     if (!(s > low && s < high)) s = low + (high - low) / 2;
     if (s == low || s == high) break;
   }
-  if (out_power != r) return {(1 - s) * r, write_powers<T>(near, kappa, s, out_power)};
+  if (out_power != r || is_whole(static_cast<T>(r))) return {(1 - s) * r, write_powers<T>(near, kappa, s, out_power)};
   T move = static_cast<T>(s - at);
   return {(1 - s) * r, write_moved_powers<T>(near, kappa, at, static_cast<T>(r), move)};
 }
 
 // The same in double where an exponent below one would magnify what u and the distances round.
 template <class T>
-FENCHEL_INLINE Root precise_power_root(Candidates<T>& near, const T* x, double top, double kappa,
-                                       double r, double out_power, double s = 1) {
+FENCHEL_INLINE Root precise_power_root(Candidates<T>& near, double kappa, double r, double out_power,
+                                       double s = 1) {
   constexpr double resolution = std::numeric_limits<T>::epsilon();
   if (sizeof(T) == sizeof(double) || (r >= 1 && out_power >= 1))
     return power_root(near, kappa, r, out_power, s, resolution);
   Candidates<double> wide(near.count);
   wide.count = near.count;
-  for (int64_t i = 0; i < near.count; ++i) wide.distance[i] = top - x[near.index[i]];
+  for (int64_t i = 0; i < near.count; ++i)
+    wide.distance[i] = static_cast<double>(near.top) - near.row[near.index[i]];
   for (int64_t i = near.count; i < padded<T>(near.count); ++i) wide.distance[i] = near.distance[i];
   Root root = power_root(wide, kappa, r, out_power, s, resolution);
   for (int64_t i = 0; i < near.count; ++i) near.distance[i] = static_cast<T>(wide.distance[i]);

@@ -30,11 +30,11 @@ FENCHEL_INLINE Root softmax_row(const T* x, T* y, int64_t d, T top) {
 }
 
 template <class T>
-FENCHEL_INLINE Root sparse_root(Candidates<T>& near, const T* x, T top, double alpha, double s) {
+FENCHEL_INLINE Root sparse_root(Candidates<T>& near, double alpha, double s) {
   if (alpha == 2) return linear_root(near, s);
   if (alpha == 1.5) return quadratic_root(near, s);
   double r = 1 / (alpha - 1);
-  return precise_power_root(near, x, top, alpha - 1, r, r, s);
+  return precise_power_root(near, alpha - 1, r, r, s);
 }
 
 // max_Ω from the largest score and the root.
@@ -44,14 +44,14 @@ FENCHEL_INLINE T value(T top, const Root& root, double alpha) {
 }
 
 // The state of a solved row. Its point of reference is where y would be one, so that `rise` is
-// what rounding that point took, and loses nothing to rounding itself.
+// what rounding that point took, and loses nothing to rounding itself. x holds its n candidates.
 template <class T>
-FENCHEL_INLINE State<T> state_of(const T* x, int64_t d, double alpha, T top, const Root& root) {
+FENCHEL_INLINE State<T> state_of(const T* x, int64_t n, double alpha, T top, const Root& root) {
   if (alpha == 1) return {top, 0, static_cast<T>(std::exp(-root.peak_loss))};
   State<T> at = {static_cast<T>(top + root.peak_loss), 0, 1};
   double beyond = static_cast<double>(at.top) - top;
   at.rise = static_cast<T>((alpha - 1) * (beyond - root.peak_loss));
-  at.share = static_cast<T>(1 / total_weight(x, d, alpha, at));
+  at.share = static_cast<T>(1 / total_weight(x, n, alpha, at));
   return at;
 }
 
@@ -62,32 +62,35 @@ struct Outputs {
   T* maxima;
   State<T>* state;
 
-  FENCHEL_INLINE void conclude(const T* x, int64_t row, int64_t d, double alpha, T top,
+  FENCHEL_INLINE void conclude(const T* x, int64_t n, int64_t row, double alpha, T top,
                                const Root& root) const {
     if (maxima) maxima[row] = value(top, root, alpha);
-    if (state) state[row] = state_of(x, d, alpha, top, root);
+    if (state) state[row] = state_of(x, n, alpha, top, root);
   }
 };
 
-// Solves the rows that wait side by side, and writes them.
-template <class T>
-FENCHEL_INLINE void flush(Columns<T>& waiting, double alpha, const T* scores, int64_t d,
+// Solves the rows that wait side by side, in T or wider, and writes them.
+template <class W, class T>
+FENCHEL_INLINE void flush(Columns<W>& waiting, double alpha, const T* scores, int64_t d,
                           const Outputs<T>& out) {
   double r = 1 / (alpha - 1);
-  waiting.seal(static_cast<T>(4 * r));
-  Vec<T> mean = column_roots(waiting, alpha - 1, r);
-  for (int lane = 0; lane < kLanes<T>; ++lane) {
+  waiting.seal(static_cast<W>(4 * r));
+  Vec<W> mean = column_roots(waiting, alpha - 1, r);
+  for (int lane = 0; lane < kLanes<W>; ++lane) {
     int64_t row = waiting.row[lane];
     if (row < 0) break;
+    const int64_t count = waiting.count[lane];
+    const int32_t* index = waiting.index.get() + lane * Columns<W>::kLongest;
+    T candidates[Columns<W>::kLongest];
     if (out.y) {
       T* y = out.y + row * d;
       std::memset(y, 0, static_cast<size_t>(d) * sizeof(T));
-      const int32_t* index = waiting.index.get() + lane * Columns<T>::kLongest;
-      for (int64_t j = 0; j < waiting.count[lane]; ++j)
-        y[index[j]] = waiting.power[j * kLanes<T> + lane];
+      for (int64_t j = 0; j < count; ++j) y[index[j]] = static_cast<T>(waiting.power[j * kLanes<W> + lane]);
+    } else {
+      for (int64_t j = 0; j < count; ++j) candidates[j] = scores[row * d + index[j]];
     }
     Root root = {-waiting.rise[lane] * r, static_cast<double>(mean[lane])};
-    out.conclude(scores + row * d, row, d, alpha, waiting.top[lane], root);
+    out.conclude(candidates, count, row, alpha, static_cast<T>(waiting.top[lane]), root);
   }
   waiting.filled = 0;
   waiting.longest = 0;
@@ -98,6 +101,11 @@ FENCHEL_INLINE void entmax_rows(const T* scores, const double* alphas, int64_t a
                                 int64_t first, int64_t last, int64_t d, const Outputs<T>& out) {
   Candidates<T> near(d);
   Columns<T> waiting;
+  Columns<double> precise;  // an exponent below one would magnify what narrower types round
+  auto wait = [&](auto& columns, int64_t row, double alpha, double s) {
+    columns.add(near, row, s);
+    if (columns.full()) flush(columns, alpha, scores, d, out);
+  };
   for (int64_t row = first; row < last; ++row) {
     const T* x = scores + row * d;
     T* y = out.y ? out.y + row * d : nullptr;
@@ -117,17 +125,23 @@ FENCHEL_INLINE void entmax_rows(const T* scores, const double* alphas, int64_t a
     } else {
       double r = 1 / (alpha - 1), s = upper_root(peak, alpha - 1, r);
       near.take(x, d, peak.top, static_cast<T>(s * r));
-      if (alpha_step == 0 && alpha <= 2 && near.count <= Columns<T>::kLongest) {
-        waiting.add(near, row, peak.top, s);
-        if (waiting.full()) flush(waiting, alpha, scores, d, out);
+      if (alpha_step == 0 && near.count <= Columns<T>::kLongest) {
+        if (alpha <= 2)
+          wait(waiting, row, alpha, s);
+        else
+          wait(precise, row, alpha, s);
         continue;
       }
-      solved = sparse_root(near, x, peak.top, alpha, s);
-      if (y) scatter(near.distance.get(), near.index.get(), near.count, y, d);
+      solved = sparse_root(near, alpha, s);
+      if (y)
+        near.scatter(near.distance.get(), y);
+      else
+        near.gather(x, near.scratch);
     }
-    out.conclude(x, row, d, alpha, peak.top, solved);
+    out.conclude(near.scratch, near.count, row, alpha, peak.top, solved);
   }
   if (waiting.filled) flush(waiting, alphas[0], scores, d, out);
+  if (precise.filled) flush(precise, alphas[0], scores, d, out);
 }
 
 // s = y^(2−α) on the support: the diagonal of the Jacobian before it is centred.
@@ -185,16 +199,17 @@ FENCHEL_INLINE void dense_jvp(const T* y, const T* v, int64_t d, T power, T* out
 
 // The same on the support alone, whose −y are the distances below zero.
 template <class T>
-FENCHEL_INLINE void sparse_jvp(Candidates<T>& support, const T* v, int64_t d, T power, T* out) {
+FENCHEL_INLINE void sparse_jvp(Candidates<T>& support, const T* v, T power, T* out) {
   T *s = support.distance.get(), *w = support.scratch;
-  for (int64_t i = 0; i < support.count; ++i) w[i] = v[support.index[i]];
+  support.gather(v, w);
   T mean = weighted_mean(w, support.count, [&](int64_t i, int64_t) {
     Vec<T> weight = curvature<T>(-load<T>(s + i), power);
     store<T>(s + i, weight);
     return weight;
   });
-  std::memset(out, 0, static_cast<size_t>(d) * sizeof(T));
-  for (int64_t i = 0; i < support.count; ++i) out[support.index[i]] = s[i] * (w[i] - mean);
+  for (int64_t i = 0; i < support.count; i += kLanes<T>)
+    store<T>(w + i, load<T>(s + i) * (load<T>(w + i) - mean));
+  support.scatter(w, out);
 }
 
 template <class T>
@@ -209,7 +224,7 @@ FENCHEL_INLINE void jvp_rows(const T* ys, const T* vs, const double* alphas, int
     if (power == 1 || 2 * support.count > d)
       dense_jvp(y, v, d, power, out);
     else
-      sparse_jvp(support, v, d, power, out);
+      sparse_jvp(support, v, power, out);
   }
 }
 

@@ -31,6 +31,11 @@ FENCHEL_INLINE void each_weight(const T* x, int64_t d, double alpha, const State
       use(weight(v), i, count);
     });
   };
+  auto whole = [&](int n) FENCHEL_LAMBDA {
+    return [&at, fall, n](Vec<T> v) FENCHEL_LAMBDA {
+      return whole_power1p<T>(at.rise - (at.top - v) * fall, n);
+    };
+  };
   if (alpha == 1) {
     by([&](Vec<T> v) FENCHEL_LAMBDA { return exp<T>(v - at.top); });
   } else if (alpha == 2) {
@@ -38,17 +43,15 @@ FENCHEL_INLINE void each_weight(const T* x, int64_t d, double alpha, const State
       return max<T>((at.rise - (at.top - v)) + T(1), Vec<T>{});
     });
   } else if (alpha == 1.5) {
-    by([&](Vec<T> v) FENCHEL_LAMBDA {
-      Vec<T> near_one = at.rise - (at.top - v) * T(0.5), u = near_one + T(1);
-      Vec<T> rest = near_one - (u - T(1));  // u + rest is exact
-      return u > 0 ? u * (u + T(2) * rest) : Vec<T>{};
-    });
+    by(whole(2));
+  } else if (alpha < 2 && is_whole(static_cast<T>(r))) {
+    by(whole(static_cast<int>(static_cast<T>(r))));
   } else if (alpha < 2) {
     by([&](Vec<T> v) FENCHEL_LAMBDA {
       return positive_power<T>(at.rise - (at.top - v) * fall, static_cast<T>(r));
     });
   } else {  // an exponent below one magnifies what u rounds
-    const T reach = static_cast<T>(r * (1 + 1e-6));
+    const T reach = static_cast<T>((1 + at.rise) * r * (1 + 1e-6));
     by([&](Vec<T> v) FENCHEL_LAMBDA {
       if (!below<T>(at.top - v, splat<T>(reach))) return Vec<T>{};
       return in_double(v, [&](Vec<double> wide) FENCHEL_LAMBDA {

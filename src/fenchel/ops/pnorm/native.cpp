@@ -33,12 +33,12 @@ int solve(const T* scores, const double* ps, int64_t p_step, bool squared, int64
       near.take(x, d, top, T(1));
       double p = ps[row * p_step], q = p / (p - 1);
       if (!squared)
-        precise_power_root(near, x, top, 1, q, q - 1);
+        precise_power_root(near, 1, q, q - 1);
       else if (p == 2)
         linear_root(near);
       else
         squared_root(near, q);
-      scatter(near.distance.get(), near.index.get(), near.count, y, d);
+      near.scatter(near.distance.get(), y);
     }
   });
 }
