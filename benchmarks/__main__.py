@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +68,21 @@ def _head(case: Case) -> dict[str, Any]:
 
 
 def _run(case: Case, options: Options, head: dict[str, Any], folder: Path | None) -> bool:
-    """Measures a case, prints and saves it; False if an answer of fenchel's was wrong."""
+    """Measures a case, prints and saves it; False if it ended early or fenchel was wrong."""
     name = case.module
     print(f"# {name}: {case.title}\n")
     rows = []
-    for row in case.rows(options):
-        rows.append(row)
-        if sys.stderr.isatty():
-            print(f"\r{len(rows)} rows", end="", file=sys.stderr, flush=True)
+    try:
+        for row in case.rows(options):
+            rows.append(row)
+            if sys.stderr.isatty():
+                print(f"\r{len(rows)} rows", end="", file=sys.stderr, flush=True)
+    except Exception as error:
+        if not (case.gpu and rows):
+            raise
+        # A rival's fault may leave the GPU unusable; the time on it was not for nothing.
+        traceback.print_exc()
+        head["ended early by"] = _gpu.reason(error)
     if not case.gpu:
         head["others after"] = machine.others()
     for fact, value in head.items():
@@ -87,7 +95,8 @@ def _run(case: Case, options: Options, head: dict[str, Any], folder: Path | None
         hardware = head["gpu" if case.gpu else "cpu"]
         for path in results.save(name, case.title, rows, head, hardware, folder):
             print(f"written: {path}")
-    return not any(row["met"] is False and row.get("note") for row in rows)
+    wrong = any(row["met"] is False and row.get("note") for row in rows)
+    return not wrong and "ended early by" not in head
 
 
 def main(arguments: list[str] | None = None) -> int:
