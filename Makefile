@@ -4,15 +4,19 @@
 PYTHON ?= python3
 PYTEST_ARGS ?= -n auto --maxprocesses=8
 BENCH ?= mappings
+GPU_BENCH ?= gpu_mappings gpu_losses gpu_linear_loss
 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/fenchel/ops/*/*.cpp src/fenchel/ops/*/*.hpp)
 SANITIZED := build/sanitize
+# A machine with a GPU brings its own PyTorch, and nothing is installed there.
+FROM_SOURCE := PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH}
+GPU_TESTS := tests/ops/test_triton.py tests/ops/test_triton_prox.py tests/test_gpu.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint types doctest sanitize bench clean
+.PHONY: help demo test test-all test-gpu lint types doctest sanitize bench bench-gpu clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -26,6 +30,9 @@ test: $(VENV)/dev.stamp  ## set all up and run the tests, but for the slow ones
 
 test-all: $(VENV)/dev.stamp  ## run the slow tests too
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-gpu:  ## run the GPU kernels' tests on an NVIDIA GPU, with PYTHON as it is
+	$(FROM_SOURCE) $(PYTHON) -m pytest -m "not slow" -q $(wildcard $(GPU_TESTS))
 
 lint: $(VENV)/dev.stamp  ## check style and formatting
 	$(BIN)/ruff check .
@@ -48,6 +55,9 @@ sanitize: $(VENV)/dev.stamp  ## run the kernels' tests under AddressSanitizer an
 
 bench: $(VENV)/dev.stamp  ## run the benchmark BENCH (default: mappings)
 	$(BIN)/python -m benchmarks $(BENCH)
+
+bench-gpu:  ## run the benchmarks GPU_BENCH (default: all) on an NVIDIA GPU, with PYTHON as it is
+	$(FROM_SOURCE) $(PYTHON) -m benchmarks $(GPU_BENCH)
 
 clean:  ## remove the environment, builds and caches
 	rm -rf $(VENV) build dist demo .pytest_cache .ruff_cache .hypothesis

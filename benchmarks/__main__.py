@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from . import machine, results
-from .cases import CASES
+from fenchel.ops import _native
+
+from . import _gpu, machine, results
+from .cases import CASES, Case
 from .cases.options import Options
 from .correctness import WrongAnswerError
 
@@ -20,10 +24,11 @@ BUSY = 0.05
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Checks, then times, fenchel beside torch and the entmax package, interleaved "
-        "in one run. A wrong answer is not timed.",
+        description="Checks, then times, fenchel beside torch and its rivals, interleaved in one "
+        "run. A wrong answer is not timed.",
         epilog="Run it on a quiet machine. Results are appended to "
-        "benchmarks/results/CASE-CPU.jsonl, and CASE.md holds the last table.",
+        "benchmarks/results/CASE-HARDWARE.jsonl, and CASE.md holds the last table. The cases gpu_* "
+        "need an NVIDIA GPU, and no rival: one that is missing is reported as not installed.",
     )
     parser.add_argument(
         "cases", metavar="CASE", nargs="*", help=f"one or more of {', '.join(CASES)}"
@@ -35,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[1, 2],
         metavar="N",
-        help="numbers of threads to measure with (default: 1 2)",
+        help="numbers of threads to measure with (default: 1 2); not used by gpu_*",
     )
     parser.add_argument(
         "--quick",
@@ -49,36 +54,58 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="the folder for results (default: benchmarks/results)",
     )
+    parser.add_argument(
+        "--commit", metavar="ID", help="the commit measured, where there is no git to ask"
+    )
     return parser
 
 
-def _run(name: str, options: Options, folder: Path | None) -> None:
-    case = CASES[name]
-    head = {**machine.describe(), "others before": machine.others()}
+def _head(case: Case) -> dict[str, Any]:
+    """What the case is measured on."""
+    if case.gpu:
+        return {**machine.describe(), **_gpu.describe()}
+    return {**machine.describe(), "native": _native.STATUS, "others before": machine.others()}
+
+
+def _run(case: Case, options: Options, head: dict[str, Any], folder: Path | None) -> bool:
+    """Measures a case, prints and saves it; False if it ended early or fenchel was wrong."""
+    name = case.module
     print(f"# {name}: {case.title}\n")
     rows = []
-    for row in case.rows(options):
-        rows.append(row)
-        if sys.stderr.isatty():
-            print(f"\r{len(rows)} rows", end="", file=sys.stderr, flush=True)
-    head["others after"] = machine.others()
+    try:
+        for row in case.rows(options):
+            rows.append(row)
+            if sys.stderr.isatty():
+                print(f"\r{len(rows)} rows", end="", file=sys.stderr, flush=True)
+    except Exception as error:
+        if not (case.gpu and rows):
+            raise
+        # A rival's fault may leave the GPU unusable; the time on it was not for nothing.
+        traceback.print_exc()
+        head["ended early by"] = _gpu.reason(error)
+    if not case.gpu:
+        head["others after"] = machine.others()
     for fact, value in head.items():
         print(f"  {fact}: {value}")
-    print(f"\n{results.table(rows)}\n\n{results.summary(rows)}\n")
-    if max(head["others before"] or 0, head["others after"] or 0) > BUSY:
+    table = results.crossed(rows, case.crossed_by) if case.crossed_by else results.table(rows)
+    print(f"\n{table}\n\n{results.summary(rows)}\n")
+    if max(head.get("others before") or 0, head.get("others after") or 0) > BUSY:
         print("Other processes were busy: measure again on a quiet machine.\n")
     if folder is not None:
-        for path in results.save(name, case.title, rows, head, folder):
+        hardware = head["gpu" if case.gpu else "cpu"]
+        for path in results.save(name, case.title, rows, head, hardware, folder):
             print(f"written: {path}")
+    wrong = any(row["met"] is False and row.get("note") for row in rows)
+    return not wrong and "ended early by" not in head
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the cases; 0 if all could be measured, 1 if an answer was wrong."""
+    """Runs the cases; 0 if all could be measured, 1 if an answer was wrong or a GPU is missing."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.list:
         for name, case in CASES.items():
-            print(f"{name:10} {case.title}")
+            print(f"{name:15} {case.title}")
         return 0
     if not options.cases:
         parser.error("name at least one CASE; --list shows them")
@@ -90,13 +117,22 @@ def main(arguments: list[str] | None = None) -> int:
 
     folder = options.output or (None if options.quick else results.FOLDER)
     torch.manual_seed(0)
+    status = 0
     for name in options.cases:
         try:
-            _run(name, Options(tuple(options.threads), options.quick), folder)
+            head = _head(CASES[name])
+            if options.commit:
+                head["commit"] = options.commit
+            asked = Options(tuple(options.threads), options.quick)
+            right = _run(CASES[name], asked, head, folder)
+        except _gpu.NoGpuError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            right = False
         except WrongAnswerError as error:
             print(f"{name}: {error} Nothing was timed.", file=sys.stderr)
-            return 1
-    return 0
+            right = False
+        status = status if right else 1
+    return status
 
 
 if __name__ == "__main__":

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
-from .subjects import LossSubject, Subject
+if TYPE_CHECKING:
+    from .subjects import LossSubject, Subject
 
 ROWS = [0, -1]
 """The rows that are checked, the ends of what the threads share; the truth is slow."""
@@ -23,6 +26,14 @@ def _near(what: str, actual: Tensor, expected: Tensor, tolerance: float) -> None
     error = float((actual.double() - expected).abs().max())
     if not error <= tolerance:  # NaN too
         raise WrongAnswerError(f"{what} is wrong by {error:.2g}, more than {tolerance:g}.")
+
+
+def relative_error(what: str, actual: Tensor, expected: Tensor, tolerance: float) -> float:
+    """‖actual − expected‖ / ‖expected‖, for the roundings of half precision."""
+    error = float((actual.double() - expected).norm() / expected.norm())
+    if not error <= tolerance:  # NaN too
+        raise WrongAnswerError(f"{what} wrong by {error:.2g} of its norm")
+    return error
 
 
 def check_mapping(subject: Subject, x: Tensor, v: Tensor) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 import fenchel
-from fenchel.ops import _native
 
 
 def cpu() -> str:
@@ -28,9 +27,9 @@ def cpu() -> str:
     return found.group(1).strip() if found else platform.processor() or platform.machine()
 
 
-def slug() -> str:
-    """The processor's name for a file."""
-    return re.sub(r"[^a-z0-9]+", "-", cpu().lower()).strip("-") or "unknown"
+def slug(hardware: str) -> str:
+    """The name of a processor for a file."""
+    return re.sub(r"[^a-z0-9]+", "-", hardware.lower()).strip("-") or "unknown"
 
 
 def commit() -> str:
@@ -84,6 +83,5 @@ def describe() -> dict[str, Any]:
         "torch": torch.__version__,
         "fenchel": fenchel.__version__,
         "entmax": version("entmax"),
-        "native": _native.STATUS,
         "commit": commit(),
     }

@@ -51,16 +51,37 @@ def summary(rows: Sequence[Row]) -> str:
     return f"{line}\n\nMissed:\n\n{table(missed)}" if missed else line
 
 
+def crossed(rows: Sequence[Row], lines: Sequence[str]) -> str:
+    """The contenders side by side: microseconds, and the ratio to the baseline.
+
+    Args:
+        rows: with a library, a mapping of it, µs and ratio, or a note why there are none.
+        lines: the columns that name a line of the table.
+    """
+    table_rows: dict[tuple, Row] = {}
+    for row in rows:
+        key = tuple(row[column] for column in lines)
+        line = table_rows.setdefault(key, dict(zip(lines, key, strict=True)))
+        measured = f"{row['µs']:.0f} ({row['ratio']:.2f})" if row["µs"] else row["note"]
+        line[f"{row['library']} {row['mapping']}"] = measured + " NO" * (row["met"] is False)
+    return table(list(table_rows.values()))
+
+
 def save(
-    case: str, title: str, rows: Sequence[Row], head: Mapping[str, Any], folder: Path = FOLDER
+    case: str,
+    title: str,
+    rows: Sequence[Row],
+    head: Mapping[str, Any],
+    hardware: str,
+    folder: Path = FOLDER,
 ) -> list[Path]:
-    """Appends the rows to <case>-<cpu>.jsonl and rewrites <case>.md; returns both paths.
+    """Appends the rows to <case>-<hardware>.jsonl and rewrites <case>.md; returns both paths.
 
     Each is written by one system call or one rename, so that a reader, or a second run, never
     sees half of it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    log = folder / f"{case}-{machine.slug()}.jsonl"
+    log = folder / f"{case}-{machine.slug(hardware)}.jsonl"
     lines = "".join(
         json.dumps({"case": case, **head, **row}, ensure_ascii=False) + "\n" for row in rows
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import fenchel
 
-from . import truth
+from . import programs, truth
 
 Function = Callable[[Tensor], Tensor]
 OTHER_ALPHAS = (1.1, 1.25, 1.33, 1.75, 2.5)
@@ -63,12 +63,12 @@ def entmax_subject(alpha: float) -> Subject:
 
 def fusedmax_subject(lam: float) -> Subject:
     """fusedmax at one λ."""
-    return Subject(f"fusedmax {lam:g}", partial(fenchel.fusedmax, lam=lam), truth.fusedmax(lam))
+    return Subject(f"fusedmax {lam:g}", partial(fenchel.fusedmax, lam=lam), programs.fusedmax(lam))
 
 
 def oscarmax_subject(lam: float) -> Subject:
     """oscarmax at one λ."""
-    return Subject(f"oscarmax {lam:g}", partial(fenchel.oscarmax, lam=lam), truth.oscarmax(lam))
+    return Subject(f"oscarmax {lam:g}", partial(fenchel.oscarmax, lam=lam), programs.oscarmax(lam))
 
 
 PNORMMAX = Subject("pnormmax 1.5", partial(fenchel.pnormmax, p=1.5), truth.pnormmax(1.5))
@@ -86,15 +86,11 @@ KSUBSET = Subject(
 )
 
 
-def _tsallis(alpha: float) -> Callable[[Tensor], Tensor]:
-    return lambda y: (1 - (y**alpha).sum(-1)) / (alpha * (alpha - 1))
-
-
 def _loss(
     label: str, mapping: fenchel.mappings.AbstractMapping, alpha: float, rival: torch.nn.Module
 ) -> LossSubject:
     function = partial(fenchel.fenchel_young_loss, mapping)
-    return LossSubject(label, function, truth.entmax(alpha), _tsallis(alpha), rival)
+    return LossSubject(label, function, truth.entmax(alpha), truth.tsallis(alpha), rival)
 
 
 LOSSES = (

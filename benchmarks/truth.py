@@ -1,15 +1,13 @@
 """Independent answers in float64, against which everything is checked before it is timed.
 
-Bisections on the threshold τ for the separable mappings, and a general convex solver for the
-others; nothing here is shared with the package.
+Bisections on the threshold τ for the separable mappings; `programs.py` has the others. Nothing here
+is shared with the package.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import cvxpy
 import torch
 from torch import Tensor
 
@@ -44,6 +42,17 @@ def entmax(alpha: float) -> Truth:
         return y(tau)
 
     return solve
+
+
+def entmax_jvp(alpha: float, y: Tensor, v: Tensor) -> Tensor:
+    """The Jacobian of α-entmax where it is y, times v: (diag(s) − s sᵀ/Σs) v, s = y^(2−α)."""
+    s = torch.where(y > 0, y ** (2 - alpha), 0.0)
+    return s * (v - (s * v).sum(-1, keepdim=True) / s.sum(-1, keepdim=True))
+
+
+def tsallis(alpha: float) -> Callable[[Tensor], Tensor]:
+    """−Ω of α-entmax, by rows."""
+    return lambda y: (1 - (y**alpha).sum(-1)) / (alpha * (alpha - 1))
 
 
 def normmax(alpha: float) -> Truth:
@@ -92,38 +101,5 @@ def ksubset(k: float) -> Truth:
 
         low, high = x.amin(-1, keepdim=True) - 1, x.amax(-1, keepdim=True)
         return y(_bisect(lambda tau: y(tau).sum(-1, keepdim=True) - k, low, high))
-
-    return solve
-
-
-def _program(x: Tensor, penalty: Callable[[Any], Any], ordered: bool = False) -> Tensor:
-    """argmin of ½‖x − y‖² + penalty(y) on the simplex, or its decreasing part, for one row (d,)."""
-    y = cvxpy.Variable(x.numel(), nonneg=True)
-    objective = cvxpy.sum_squares(y - x.numpy()) / 2 + penalty(y)
-    constraints = [cvxpy.sum(y) == 1, *([cvxpy.diff(y) <= 0] if ordered else [])]
-    cvxpy.Problem(cvxpy.Minimize(objective), constraints).solve(
-        solver=cvxpy.CLARABEL, tol_gap_abs=1e-13, tol_gap_rel=1e-13, tol_feas=1e-13
-    )
-    return torch.as_tensor(y.value)
-
-
-def fusedmax(lam: float) -> Truth:
-    """Ω = ½‖y‖² + λ Σ |y_(i+1) − y_i|."""
-
-    def solve(x: Tensor) -> Tensor:
-        return torch.stack([_program(row, lambda y: lam * cvxpy.tv(y)) for row in x])
-
-    return solve
-
-
-def oscarmax(lam: float) -> Truth:
-    """Ω = ½‖y‖² + λ Σ_(i<j) max(y_i, y_j)."""
-
-    def solve(x: Tensor) -> Tensor:
-        # y has the order of x, so the i-th largest of d counts in d − i of the pairs.
-        order = x.argsort(-1, descending=True)
-        weights = lam * torch.arange(x.shape[-1]).flip(0).double().numpy()
-        ranked = [_program(row, lambda y: weights @ y, True) for row in x.gather(-1, order)]
-        return torch.zeros_like(x).scatter(-1, order, torch.stack(ranked))
 
     return solve

@@ -1,25 +1,58 @@
-"""The cases by name: each a title, and a function from options to rows of results."""
+"""The cases by name: each a title, and a module with a function from options to rows of results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 
 from ..results import Row
-from . import accuracy, losses, mappings
 from .options import Options
 
 
 @dataclass(frozen=True)
 class Case:
-    """A benchmark: what it measures, and its rows, one at a time."""
+    """A benchmark: what it measures, where, and how its rows are printed.
 
+    Its module is imported when it runs, so that each case needs only its own rivals.
+    """
+
+    module: str
     title: str
-    rows: Callable[[Options], Iterator[Row]]
+    gpu: bool = False
+    crossed_by: tuple[str, ...] = ()
+    """The columns that name a line, where the contenders are printed side by side."""
+
+    def rows(self, options: Options) -> Iterator[Row]:
+        """The rows, one at a time."""
+        yield from import_module(f".{self.module}", __package__).rows(options)
 
 
 CASES = {
-    "mappings": Case(mappings.TITLE, mappings.rows),
-    "losses": Case(losses.TITLE, losses.rows),
-    "accuracy": Case(accuracy.TITLE, accuracy.rows),
+    case.module: case
+    for case in (
+        Case("mappings", "Mappings, float32, as multiples of torch.softmax on the same scores."),
+        Case("losses", "Losses, float32, forward and backward, as multiples of F.cross_entropy."),
+        Case(
+            "accuracy",
+            "Largest errors in float32 against a float64 truth: of any entry, and of |sum − 1|.",
+        ),
+        Case(
+            "gpu_mappings",
+            "Mappings on a GPU, as multiples of torch.softmax on the same scores.",
+            gpu=True,
+            crossed_by=("clock", "pass", "dtype", "shape"),
+        ),
+        Case(
+            "gpu_losses",
+            "Losses on a GPU, bfloat16, forward and backward, as multiples of F.cross_entropy.",
+            gpu=True,
+        ),
+        Case(
+            "gpu_linear_loss",
+            "Losses of a linear layer on a GPU, bfloat16, forward and backward, as multiples of "
+            "F.cross_entropy(hidden @ weight.T, target).",
+            gpu=True,
+        ),
+    )
 }

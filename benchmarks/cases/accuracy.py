@@ -12,7 +12,6 @@ from .. import subjects
 from ..results import Row
 from .options import Options
 
-TITLE = "Largest errors in float32 against a float64 truth: of any entry, and of |sum − 1|."
 WIDTHS = (10, 1000, 100000)
 SCALES = (1, 10, 100)
 NUMBERS = 400_000

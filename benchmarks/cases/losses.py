@@ -17,7 +17,6 @@ from ..timing import Contender, race
 from .comparison import comparison
 from .options import Options
 
-TITLE = "Losses, float32, forward and backward, as multiples of F.cross_entropy."
 SCALES = (1, 5)
 SHAPES = ((2048, 1024), (64, 32000), (16, 128000))
 TARGET = 0.8

@@ -17,7 +17,6 @@ from ..timing import Contender, race
 from .comparison import comparison
 from .options import Options
 
-TITLE = "Mappings, float32, as multiples of torch.softmax on the same scores."
 SCALES = (1, 5)
 MEMORY = 1.01
 """What may be allocated forward and kept for backward, as multiples of the output."""
