@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
+
+import interpreter
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is imported
 
 from fenchel import mappings
+from fenchel.ops import _triton
 
-torch.use_deterministic_algorithms(True)  # fills torch.empty with NaN
+if not torch.cuda.is_available():  # where some sums of PyTorch's have no deterministic kernel
+    torch.use_deterministic_algorithms(True)  # fills torch.empty with NaN
 
 
 def identify(mapping: mappings.AbstractMapping) -> str:
@@ -33,6 +39,17 @@ EXAMPLES = {identify(mapping): mapping for mapping in mappings.examples()}
 @pytest.fixture(params=EXAMPLES.values(), ids=EXAMPLES.keys())
 def mapping(request: pytest.FixtureRequest) -> mappings.AbstractMapping:
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def _fast_interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if os.environ.get("TRITON_INTERPRET") == "1" and _triton.AVAILABLE:
+        from triton.runtime.interpreter import ReduceOps, ScanOps
+
+        monkeypatch.setattr(ReduceOps, "generic_reduce", interpreter.reduce_by_halves)
+        monkeypatch.setattr(ScanOps, "generic_scan", interpreter.scan_by_doubling)
+    with np.errstate(all="ignore"):  # a GPU does not warn of infinities either
+        yield
 
 
 @pytest.fixture(autouse=True)

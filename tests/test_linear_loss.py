@@ -155,5 +155,6 @@ def test_bad_input() -> None:
         linear_loss(Entmax(torch.tensor(1.5)), hidden, weight, target)
     with pytest.raises(TypeError, match="`target` must hold class indices"):
         linear_loss(Softmax(), hidden, weight, torch.rand(4, CLASSES, device=DEVICE))
-    with pytest.raises(ValueError, match="`target` must be in"):
-        linear_loss(Fusedmax(), hidden, weight, target + CLASSES)
+    if DEVICE == "cpu":  # elsewhere the values would have to be waited for
+        with pytest.raises(ValueError, match="`target` must be in"):
+            linear_loss(Fusedmax(), hidden, weight, target + CLASSES)

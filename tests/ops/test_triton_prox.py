@@ -19,8 +19,8 @@ oscar = pytest.importorskip("fenchel.ops.isotonic.triton")
 CUDA = torch.cuda.is_available()
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if CUDA else "cpu"
-LENGTHS = [1, 2, 3, 16, 64, 100, 257, 1000, 2048, 4000] if CUDA else [1, 7, 30]
-LONG = [17, 100, 2000] if CUDA else [33]
+LENGTHS = [1, 100, 257, 2048, 4000] if CUDA else [1, 7, 30]
+LONG = [17, 2000] if CUDA else [33]
 OPERATORS = {
     "fusedmax": (fused.fusedmax, tv1d.reference.fusedmax),
     "oscarmax": (oscar.oscarmax, isotonic.reference.oscarmax),
@@ -29,7 +29,7 @@ JACOBIANS = {
     "fusedmax": (fused.fusedmax_jvp, tv1d.reference.fusedmax_jvp),
     "oscarmax": (oscar.oscarmax_jvp, isotonic.reference.oscarmax_jvp),
 }
-STRENGTHS = [0.0, 1e-3, 0.1, 1.0, 100.0] if CUDA else [0.0, 1e-3, 0.2, 100.0]
+STRENGTHS = [0.0, 1e-3, 0.2, 100.0]
 DTYPES = {torch.float32: 3e-7, torch.float64: 1e-12}
 
 pytestmark = pytest.mark.skipif(
@@ -94,7 +94,7 @@ def test_in_tiles(name: str, lam: float, d: int) -> None:
         check(name, lam, few, dtype, longest=16)
 
 
-@pytest.mark.parametrize("longest", [16, 1024])
+@pytest.mark.parametrize("longest", [1024] if CUDA else [16, 1024])
 @pytest.mark.parametrize("d", LENGTHS)
 @pytest.mark.parametrize("name", JACOBIANS)
 def test_jacobian_product(name: str, d: int, longest: int) -> None:
@@ -145,7 +145,7 @@ def test_nothing_waits_for_the_device(name: str) -> None:
 
 
 @on_cuda
-@pytest.mark.parametrize("shape", [(300, 5000), (3, 50_001), (1, 1_000_000)])
+@pytest.mark.parametrize("shape", [(300, 5000), (1, 1_000_000)])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_long_rows(name: str, shape: tuple[int, int]) -> None:
     check(name, 0.01, torch.randn(shape) / 3, torch.float32)

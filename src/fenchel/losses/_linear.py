@@ -159,10 +159,7 @@ class _Gradients:
         if self.wanted[0]:
             self.parts.append((part, gradient @ weight))
         if self.wanted[1]:
-            if self.in_weight is None:
-                self.in_weight = gradient.T @ hidden[part]
-            else:
-                self.in_weight.addmm_(gradient.T, hidden[part])
+            self._add_weight(gradient.T, hidden[part], exact=len(gradient) == len(hidden))
         if self.wanted[2]:
             wide = torch.promote_types(gradient.dtype, torch.float32)
             self._add_bias(gradient.sum(0, dtype=wide))
@@ -201,6 +198,21 @@ class _Gradients:
                 ones = values.new_ones(len(rows), 1)
                 self._add_bias(gather_sum(ones, starts, ends, index, values).squeeze(1))
 
+    def _add_weight(self, gradient: Tensor, hidden: Tensor, exact: bool) -> None:
+        """Adds (V, n) @ (n, D): in float32 if there will be several and the sum is not too large,
+        so that only the result is rounded to half precision."""
+        entries = gradient.shape[0] * hidden.shape[1]
+        if gradient.dtype in _checks.HALF and not exact and 4 * entries <= _CHUNK_BYTES:
+            if gradient.is_cuda:
+                product = torch.mm(gradient, hidden, out_dtype=torch.float32)
+            else:
+                product = gradient.float() @ hidden.float()
+            self.in_weight = product if self.in_weight is None else self.in_weight.add_(product)
+        elif self.in_weight is None:
+            self.in_weight = gradient @ hidden
+        else:
+            self.in_weight.addmm_(gradient, hidden)
+
     def _add_bias(self, gradient: Tensor) -> None:
         self.in_bias = gradient if self.in_bias is None else self.in_bias + gradient
 
@@ -221,7 +233,8 @@ class _Gradients:
                 in_hidden[part] = value
         in_weight = in_bias = None
         if self.wanted[1]:
-            in_weight = torch.zeros_like(weight) if self.in_weight is None else self.in_weight
+            some = torch.zeros_like(weight) if self.in_weight is None else self.in_weight
+            in_weight = some.to(weight.dtype)
         if self.wanted[2] and bias is not None:
             in_bias = torch.zeros_like(bias) if self.in_bias is None else self.in_bias.to(bias.dtype)
         return in_hidden, in_weight, in_bias

@@ -21,41 +21,48 @@ def _parameters(
     """α or p of each row, (R,)."""
     if PER_ROW:
         return tl.load(p_parameter + o_row, mask=m_row, other=2.0).to(TYPE)
-    return tl.full(o_row.shape, parameter, TYPE)
+    else:
+        return tl.full(o_row.shape, parameter, TYPE)
 
 
 @triton.jit
 def _curvature(b_y, p, CURVE: tl.constexpr):
     """s = y^(2−p) where y > 0, else 0; CURVE is 2(2 − p) if that is 0, 1 or 2, or −1."""
     if CURVE == 2:
-        return b_y
-    if CURVE == 1:
-        return tl.sqrt(b_y)
-    if CURVE == 0:
-        return tl.where(b_y > 0, 1.0, 0.0).to(b_y.dtype)
-    b_inside = tl.where(b_y > 0, b_y, 1.0)
-    if b_y.dtype == tl.float32:
-        b_s = fast_exp2((2 - p)[:, None] * fast_log2(b_inside))
+        b_s = b_y
+    elif CURVE == 1:
+        b_s = tl.sqrt(b_y)
+    elif CURVE == 0:
+        b_s = tl.where(b_y > 0, 1.0, b_y).to(b_y.dtype)
     else:
-        b_s = tl.exp((2 - p)[:, None] * tl.log(b_inside))
-    return tl.where(b_y > 0, b_s, b_y)  # NaN stays
+        b_inside = tl.where(b_y > 0, b_y, 1.0)
+        if b_y.dtype == tl.float32:
+            b_s = fast_exp2((2 - p)[:, None] * fast_log2(b_inside))
+        else:
+            b_s = tl.exp((2 - p)[:, None] * tl.log(b_inside))
+        b_s = tl.where(b_y > 0, b_s, b_y)  # NaN stays
+    return b_s
 
 
 @triton.jit
 def _coefficients(mass, moment, along, power, p, KIND: tl.constexpr):
     """a, shift and b from Σ s, Σ s v, Σ y v and Σ y^p; rows without a support give zeros."""
     if KIND == ENTMAX:
+        a, b = mass * 0 + 1, mass * 0
         shift = moment / tl.where(mass == 0, 1.0, mass)
-        return mass * 0 + 1, shift, mass * 0
-    norm = tl.exp(tl.log(tl.where(power == 0, 1.0, power)) / p)
-    if KIND == NORM:
-        a = tl.exp(tl.log(norm) * (p - 1)) / (p - 1)
-        return a, along, a * (moment - along * mass)
-    a = tl.exp(tl.log(norm) * (p - 2)) / (p - 1)
-    bend = (2 - p) / (p - 1) / (norm * norm)
-    rest = a * mass - bend
-    shift = (a * moment - bend * along) / tl.where(rest > 0, rest, 1.0)
-    return a, shift, bend * (along - shift)
+    else:
+        log_norm = tl.log(tl.where(power == 0, 1.0, power)) / p
+        if KIND == NORM:
+            a = tl.exp(log_norm * (p - 1)) / (p - 1)
+            shift = along
+            b = a * (moment - along * mass)
+        else:
+            a = tl.exp(log_norm * (p - 2)) / (p - 1)
+            bend = (2 - p) / (p - 1) * tl.exp(-2 * log_norm)
+            rest = a * mass - bend
+            shift = (a * moment - bend * along) / tl.where(rest > 0, rest, 1.0)
+            b = bend * (along - shift)
+    return a, shift, b
 
 
 @triton.jit
@@ -63,8 +70,8 @@ def _terms(b_y, b_v, p, CURVE: tl.constexpr, KIND: tl.constexpr):
     b_s = _curvature(b_y, p, CURVE)
     if KIND == ENTMAX:
         return b_s, b_s * b_v, b_s, b_s
-    b_over = tl.where(b_s == 0, 1.0, b_s)
-    return b_s, b_s * b_v, b_y * b_v, b_y * b_y / b_over
+    else:
+        return b_s, b_s * b_v, b_y * b_v, b_y * b_y / tl.where(b_s == 0, 1.0, b_s)
 
 
 @triton.jit

@@ -32,9 +32,10 @@ def fast_log2(x):
     """log₂ x to 2⁻²² in absolute terms, by the one instruction that the GPU has for it."""
     if _INTERPRETED:
         return tl.log2(x)
-    return tl.inline_asm_elementwise(
-        "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-    )
+    else:
+        return tl.inline_asm_elementwise(
+            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
 
 
 @triton.jit
@@ -42,9 +43,10 @@ def fast_exp2(x):
     """2ˣ to 2⁻²² of its value, likewise."""
     if _INTERPRETED:
         return tl.exp2(x)
-    return tl.inline_asm_elementwise(
-        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-    )
+    else:
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
 
 
 @triton.jit
@@ -89,12 +91,13 @@ def exponents(b_parameter, KIND: tl.constexpr):
     if KIND == ENTMAX:
         # At α = 1 a c so small that no rounding tells u^r from the exponential.
         c = tl.maximum(b_parameter - 1, 1e-17)
-        return c, 1 / c, 1 / c
-    q = b_parameter / (b_parameter - 1)
-    one = b_parameter * 0 + 1
-    if KIND == NORM:
-        return one, q, q - 1
-    return one, q - 1, q - 1
+        r = 1 / c
+        out = r
+    else:
+        c = b_parameter * 0 + 1
+        out = 1 / (b_parameter - 1)
+        r = out + 1 if KIND == NORM else out
+    return c, r, out
 
 
 @triton.jit
@@ -117,24 +120,23 @@ def tilt(b_x, top, c, TYPE: tl.constexpr):
 @triton.jit
 def raise_to(b_tilt, rise, r, POWER: tl.constexpr):
     """max(u, 0) (1 in place of 0 if POWER is SLOW), and its power r."""
-    if POWER >= 0:
+    if POWER == SLOW:
+        b_near = rise[:, None] + b_tilt
+        m_inside = b_near > -1
+        b_near = tl.where(m_inside, b_near, 0.0)
+        b_u = b_near + 1
+        # The second term is what u rounded.
+        b_log = tl.log(b_u) + (b_near - (b_u - 1)) / b_u
+        b_power = tl.where(m_inside, tl.exp(r[:, None] * b_log), 0.0)
+    else:
         b_u = tl.maximum((rise + 1)[:, None] + b_tilt, 0.0)
-        if POWER == 1:
-            return b_u, b_u
-        if POWER == 2:
-            return b_u, b_u * b_u
-        if POWER == 3:
-            return b_u, b_u * b_u * b_u
-        if POWER == 4:
-            return b_u, (b_u * b_u) * (b_u * b_u)
-        return b_u, fast_exp2(r[:, None] * fast_log2(b_u))
-    b_near = rise[:, None] + b_tilt
-    m_inside = b_near > -1
-    b_near = tl.where(m_inside, b_near, 0.0)
-    b_u = b_near + 1
-    # The second term is what u rounded.
-    b_power = tl.exp(r[:, None] * (tl.log(b_u) + (b_near - (b_u - 1)) / b_u))
-    return b_u, tl.where(m_inside, b_power, 0.0)
+        if POWER == FAST:
+            b_power = fast_exp2(r[:, None] * fast_log2(b_u))
+        else:
+            b_power = b_u
+            for _ in tl.static_range(POWER - 1):
+                b_power = b_power * b_u
+    return b_u, b_power
 
 
 @triton.jit
@@ -142,29 +144,24 @@ def power_terms(b_tilt, rise, r, POWER: tl.constexpr, KIND: tl.constexpr):
     """The terms of three sums of powers: u^r, and two more that a step needs."""
     b_u, b_at = raise_to(b_tilt, rise, r, POWER)
     b_one = tl.where(b_u > 0, 1.0, 0.0).to(b_u.dtype)
-    if KIND == SQUARED:
-        if POWER > 0:
-            b_below = b_one
-            for _ in tl.static_range(POWER - 1):
-                b_below = b_below * b_u
-            return b_at, b_at * b_u, b_below
-        return b_at, b_at * b_u, b_at / tl.where(b_u > 0, b_u, 1.0)
-    if POWER == 1:
-        return b_at, b_one, b_one
-    if POWER == 2:
-        return b_at, b_u, b_one
-    if POWER == 3:
-        return b_at, b_u * b_u, b_u
-    if POWER == 4:
-        return b_at, b_u * b_u * b_u, b_u * b_u
     if POWER == FAST:
         b_log = fast_log2(b_u)
         b_below = fast_exp2((r - 1)[:, None] * b_log)
         b_lower = tl.where(b_u > 0, fast_exp2((r - 2)[:, None] * b_log), 0.0)
-        return b_below * b_u, b_below, b_lower
-    b_over = 1 / b_u
-    b_below = b_at * b_over
-    return b_at, b_below, b_below * b_over
+        b_at = b_below * b_u
+    elif POWER == SLOW:
+        b_below = b_at / b_u
+        b_lower = b_below / b_u
+    else:
+        b_lower, b_below = b_one, b_one
+        for _ in tl.static_range(POWER - 2):
+            b_lower = b_lower * b_u
+        for _ in tl.static_range(POWER - 1):
+            b_below = b_below * b_u
+    if KIND == SQUARED:
+        return b_at, b_at * b_u, b_below
+    else:
+        return b_at, b_below, b_lower
 
 
 @triton.jit
@@ -205,7 +202,8 @@ def bracket(d, r, out, RESOLUTION: tl.constexpr, ROUNDING: tl.constexpr, KIND: t
     """The least s − 1 of a row of d entries, and a step so short that the next would not show."""
     log_d = tl.log(r * 0 + d)
     drop = log_d / r if KIND != SQUARED else 2 * log_d / (r + 1)
-    lowest = tl.minimum(tl.minimum(r, out), 3.0)
+    # Halley's error is the cube of its step, Newton's the square.
+    lowest = tl.minimum(tl.minimum(r, out), 2.0 if KIND == SQUARED else 3.0)
     shortest = 0.5 * tl.exp(tl.log(r * 0 + RESOLUTION) / lowest) / r + 1.5 * ROUNDING
     return -drop * expm1_over(-drop) * (1 + 1e-3) - 4 * ROUNDING * tl.minimum(drop, 1.0), shortest
 
@@ -223,12 +221,11 @@ def row_constants(
         b_parameter = tl.load(p_parameter + o_row, mask=m_row, other=2.0).to(tl.float64)
         b_c, b_r, b_out = exponents(b_parameter, KIND)
         b_least, b_shortest = bracket(d, b_r, b_out, RESOLUTION, ROUNDING, KIND)
-        return (
-            b_parameter.to(TYPE), b_c.to(TYPE), b_r.to(TYPE), b_out.to(TYPE), b_least.to(TYPE),
-            b_shortest.to(TYPE),
-        )  # fmt: skip
-    return (
-        tl.full(o_row.shape, parameter, TYPE), tl.full(o_row.shape, c, TYPE),
-        tl.full(o_row.shape, r, TYPE), tl.full(o_row.shape, out, TYPE),
-        tl.full(o_row.shape, least, TYPE), tl.full(o_row.shape, shortest, TYPE),
-    )  # fmt: skip
+        b_parameter, b_c, b_r = b_parameter.to(TYPE), b_c.to(TYPE), b_r.to(TYPE)
+        b_out, b_least, b_shortest = b_out.to(TYPE), b_least.to(TYPE), b_shortest.to(TYPE)
+    else:
+        b_parameter = tl.full(o_row.shape, parameter, TYPE)
+        b_c, b_r = tl.full(o_row.shape, c, TYPE), tl.full(o_row.shape, r, TYPE)
+        b_out, b_least = tl.full(o_row.shape, out, TYPE), tl.full(o_row.shape, least, TYPE)
+        b_shortest = tl.full(o_row.shape, shortest, TYPE)
+    return b_parameter, b_c, b_r, b_out, b_least, b_shortest

@@ -115,7 +115,7 @@ def _row_terms(
 ):  # fmt: skip
     """The three sums over a whole row, (1,) each, reading it again."""
     o_column = tl.arange(0, M)[None, :]
-    b_at = tl.zeros([1, M], TYPE)
+    b_at = tl.zeros([1, M], tl.float64)  # a sum of as many terms as there are tiles
     b_second, b_third = b_at, b_at
     for start in range(0, d, M):
         o = start + o_column
@@ -123,7 +123,8 @@ def _row_terms(
         b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
         at, second, third = power_terms(tilt(b_x, top, c, TYPE), rise, r, POWER, KIND)
         b_at, b_second, b_third = b_at + at, b_second + second, b_third + third
-    return row_sums(b_at, b_second, b_third)
+    at, second, third = row_sums(b_at, b_second, b_third)
+    return at.to(TYPE), second.to(TYPE), third.to(TYPE)
 
 
 @triton.jit
@@ -194,7 +195,7 @@ def long_forward_kernel(
                     at, second, third, rise, low, high, shortest, done, r, POWER, KIND
                 )
                 steps += 1
-            b_total = tl.zeros([1, M], TYPE)
+            b_total = tl.zeros([1, M], tl.float64)
             b_moment = b_total
             for start in range(0, d, M):
                 o = start + o_column
@@ -208,11 +209,12 @@ def long_forward_kernel(
             b_u, b_y0 = raise_to(b_first, rise, out, OUT)
             b_u, b_y1 = raise_to(b_second, rise, out, OUT)
             b_u, b_y2 = raise_to(b_third, rise, out, OUT)
-            b_total = b_y0 + b_y1 + b_y2
-            b_moment = tl.where(b_y0 > 0, b_y0 * b_first, 0.0)
+            b_total = (b_y0 + b_y1 + b_y2).to(tl.float64)
+            b_moment = tl.where(b_y0 > 0, b_y0 * b_first, 0.0).to(tl.float64)
             b_moment += tl.where(b_y1 > 0, b_y1 * b_second, 0.0)
             b_moment += tl.where(b_y2 > 0, b_y2 * b_third, 0.0)
-        total, moment, _ = row_sums(b_total, b_moment, b_total)
+        total = tl.sum(b_total, 1).to(TYPE)
+        moment = tl.sum(b_moment, 1).to(TYPE) if STATE else total
         share = _finish(
             p_value, p_state, o_row, m_row, top, rise, total, moment, b_parameter, c, STATE
         )
@@ -259,8 +261,9 @@ class Root(NamedTuple):
         """The least s − 1, and the shortest step; `root.bracket` is the same for many rows."""
         if math.isnan(self.r):
             return math.nan, math.nan
+        lowest = min(self.r, self.out, 2 if kind is SQUARED else 3)
         drop = 2 * math.log(d) / (self.r + 1) if kind is SQUARED else math.log(d) / self.r
-        shortest = resolution ** (1 / min(self.r, self.out, 3)) / (2 * self.r) + 1.5 * rounding
+        shortest = resolution ** (1 / lowest) / (2 * self.r) + 1.5 * rounding
         return math.expm1(-drop) * (1 + 1e-3) - 4 * rounding * min(drop, 1.0), shortest
 
 

@@ -16,12 +16,14 @@ from .._triton.solve import row_values, rows_of
 def _capped(b_below, epsilon, LINEAR: tl.constexpr):
     """The entry whose score lies `below` the threshold at which it would reach one."""
     b_below = tl.maximum(b_below, 0.0)
-    if LINEAR:
-        return tl.maximum(1 - b_below, 0.0)
     b_u = 1 - epsilon * b_below
-    b_inside = tl.where(b_u > 0, b_u, 1.0)
-    b_log = tl.where(epsilon == 0, -b_below, tl.log(b_inside) / tl.where(epsilon == 0, 1.0, epsilon))
-    return tl.where(b_u > 0, tl.exp(b_log), 0.0)
+    if LINEAR:
+        return tl.maximum(b_u, 0.0)
+    else:
+        b_inside = tl.where(b_u > 0, b_u, 1.0)
+        over = 1 / tl.where(epsilon == 0, 1.0, epsilon)
+        b_log = tl.where(epsilon == 0, -b_below, tl.log(b_inside) * over)
+        return tl.where(b_u > 0, tl.exp(b_log), 0.0)
 
 
 @triton.jit

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 
 
 def _combine(self: Any, left: list, right: list, kinds: list) -> list:
@@ -42,14 +39,3 @@ def scan_by_doubling(self: Any, blocks: Any) -> list[Any]:
         ]
         reach *= 2
     return [self.to_tensor(*block) for block in zip(data, kinds, strict=True)]
-
-
-@pytest.fixture(autouse=True)
-def _interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        from triton.runtime.interpreter import ReduceOps, ScanOps
-
-        monkeypatch.setattr(ReduceOps, "generic_reduce", reduce_by_halves)
-        monkeypatch.setattr(ScanOps, "generic_scan", scan_by_doubling)
-    with np.errstate(all="ignore"):  # a GPU does not warn of infinities either
-        yield
