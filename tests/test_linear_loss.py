@@ -66,7 +66,8 @@ def test_frozen_inputs() -> None:
     loss = fenchel_young_loss(Sparsemax(), hidden @ weight.T + bias, target)
     expected = dict(zip("hwb", torch.autograd.grad(loss, (hidden, weight, bias)), strict=True))
     for wanted in ("h", "w", "b", "hb", "wb"):
-        inputs = [v if k in wanted else v.detach() for k, v in zip("hwb", (hidden, weight, bias), strict=True)]
+        named = zip("hwb", (hidden, weight, bias), strict=True)
+        inputs = [value if key in wanted else value.detach() for key, value in named]
         fused = linear_loss(Sparsemax(), inputs[0], inputs[1], target, inputs[2])
         leaves = [value for value in inputs if value.requires_grad]
         for key, gradient in zip(wanted, torch.autograd.grad(fused, leaves), strict=True):
@@ -116,14 +117,15 @@ def test_half_precision_errs_no_more_than_dense(scale: float) -> None:
     half = [value.detach().bfloat16().requires_grad_() for value in exact[:2]]
     dense = fenchel_young_loss(Entmax(1.5), half[0] @ half[1].T, exact[3])
     fused = linear_loss(Entmax(1.5), half[0], half[1], exact[3], chunk=16)
-    pairs = zip(torch.autograd.grad(fused, half), torch.autograd.grad(dense, half), truth, strict=True)
-    for ours, theirs, gradient in pairs:
+    both_ways = [torch.autograd.grad(loss, half) for loss in (fused, dense)]
+    for ours, theirs, gradient in zip(*both_ways, truth, strict=True):
         assert (ours - gradient).norm() <= 1.1 * (theirs - gradient).norm()
 
 
 def test_edges() -> None:
-    hidden, weight, bias, target = problem(4)
-    nothing = linear_loss(Entmax(1.5), hidden, weight, torch.full_like(target, -100), reduction="sum")
+    hidden, weight, _, target = problem(4)
+    none = torch.full_like(target, -100)
+    nothing = linear_loss(Entmax(1.5), hidden, weight, none, reduction="sum")
     (gradient,) = torch.autograd.grad(nothing, weight)
     assert nothing == 0
     assert gradient.eq(0).all()

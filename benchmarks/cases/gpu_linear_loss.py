@@ -70,7 +70,7 @@ FUSED = Entry(
     "fenchel",
     "entmax 1.5",
     1.5,
-    partial(load("fenchel", "linear_fenchel_young_loss"), fenchel.Entmax(1.5)),
+    partial(fenchel.linear_fenchel_young_loss, fenchel.Entmax(1.5)),
     _unfused,
 )
 RIVALS = (

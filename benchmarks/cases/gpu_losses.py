@@ -40,7 +40,7 @@ class Entry:
 
 
 def _fenchel(mapping: fenchel.mappings.AbstractMapping, label: str, alpha: float) -> list[Entry]:
-    loss = partial(load("fenchel", "fenchel_young_loss"), mapping)
+    loss = partial(fenchel.fenchel_young_loss, mapping)
     return [
         Entry("fenchel", label, loss, alpha),
         Entry("fenchel", f"{label}, in place", partial(loss, inplace=True), alpha),

@@ -1,7 +1,5 @@
 """The Jacobian of a thresholded mapping times a vector: a s (v − shift) − b y, with s = y^(2−p)."""
 
-# ruff: noqa: N803  constants of a kernel are written in capitals
-# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
 import torch
 import triton
 import triton.language as tl
@@ -15,9 +13,7 @@ HELD = 8192
 
 
 @triton.jit
-def _parameters(
-    p_parameter, parameter, o_row, m_row, PER_ROW: tl.constexpr, TYPE: tl.constexpr
-):
+def _parameters(p_parameter, parameter, o_row, m_row, PER_ROW: tl.constexpr, TYPE: tl.constexpr):
     """α or p of each row, (R,)."""
     if PER_ROW:
         return tl.load(p_parameter + o_row, mask=m_row, other=2.0).to(TYPE)
@@ -77,7 +73,7 @@ def _terms(b_y, b_v, p, CURVE: tl.constexpr, KIND: tl.constexpr):
 @triton.jit
 def held_jvp_kernel(
     p_y, p_v, p_out, p_parameter,
-    parameter: "fp64", n, d, y_stride, v_stride,
+    parameter: tl.float64, n, d, y_stride, v_stride,
     KIND: tl.constexpr, CURVE: tl.constexpr, PER_ROW: tl.constexpr, TYPE: tl.constexpr,
     R: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
@@ -103,7 +99,7 @@ def held_jvp_kernel(
 @triton.jit
 def long_jvp_kernel(
     p_y, p_v, p_out, p_parameter,
-    parameter: "fp64", n, d, y_stride, v_stride,
+    parameter: tl.float64, n, d, y_stride, v_stride,
     KIND: tl.constexpr, CURVE: tl.constexpr, PER_ROW: tl.constexpr, TYPE: tl.constexpr,
     M: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
@@ -157,15 +153,17 @@ def jvp(
         return out
     values, number = row_values(parameter, y.shape)
     curve = {2.0: 0, 1.5: 1, 1.0: 2}.get(number, -1) if values is None else -1
-    wide = tl.float64 if torch.float64 in (y.dtype, v.dtype) else tl.float32
+    # y^(2−p) of a small y leaves the range of float32 when p is large.
+    steep = number > 2 if values is None else kind is NORM
+    wide = tl.float64 if steep or torch.float64 in (y.dtype, v.dtype) else tl.float32
     n = rows.shape[0]
     arguments = (rows, others, out, values, number, n, d, rows.stride(0), others.stride(0))
     constants = {"KIND": kind, "CURVE": curve, "PER_ROW": values is not None, "TYPE": wide}
     if tile is None and d <= HELD:
         width = triton.next_power_of_2(d)
-        block = max(1, 1024 // width)
+        block, warps = max(1, 1024 // width), 4 if wide == tl.float64 else 1
         held_jvp_kernel[(triton.cdiv(n, block),)](
-            *arguments, **constants, R=block, D=width, num_warps=max(1, width // 1024)
+            *arguments, **constants, R=block, D=width, num_warps=max(warps, width // 1024)
         )
     else:
         width = tile or 4096

@@ -11,9 +11,6 @@ small and whole, so that no logarithm is needed, or else FAST (r is small, and a
 does) or SLOW.
 """
 
-# ruff: noqa: N803  constants of a kernel are written in capitals
-# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
-
 import triton
 import triton.language as tl
 

@@ -1,8 +1,5 @@
 """Solves thresholded mappings row by row: short rows in registers, long ones in two reads."""
 
-# ruff: noqa: N803  constants of a kernel are written in capitals
-# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
-
 import math
 from typing import NamedTuple
 
@@ -12,8 +9,20 @@ import triton.language as tl
 from torch import Tensor
 
 from .root import (
-    ENTMAX, FAST, NORM, SLOW, SQUARED,
-    advance, finite, power_terms, raise_to, rounded, row_constants, row_max, row_sums, tilt,
+    ENTMAX,
+    FAST,
+    NORM,
+    SLOW,
+    SQUARED,
+    advance,
+    finite,
+    power_terms,
+    raise_to,
+    rounded,
+    row_constants,
+    row_max,
+    row_sums,
+    tilt,
 )  # fmt: skip
 
 SHORT = 1024
@@ -41,8 +50,8 @@ def _finish(
 @triton.jit
 def short_forward_kernel(
     p_x, p_y, p_value, p_state, p_parameter,
-    parameter: "fp64", c: "fp64", r: "fp64", out: "fp64", least: "fp64", shortest: "fp64",
-    n, d, stride,
+    parameter: tl.float64, c: tl.float64, r: tl.float64, out: tl.float64,
+    least: tl.float64, shortest: tl.float64, n, d, stride,
     KIND: tl.constexpr, POWER: tl.constexpr, OUT: tl.constexpr, START: tl.constexpr,
     PER_ROW: tl.constexpr, EXACT: tl.constexpr, WRITE: tl.constexpr, STATE: tl.constexpr,
     RESOLUTION: tl.constexpr, ROUNDING: tl.constexpr, TYPE: tl.constexpr,
@@ -98,9 +107,7 @@ def short_forward_kernel(
 
 
 @triton.jit
-def _three_terms(
-    b_first, b_second, b_third, rise, r, POWER: tl.constexpr, KIND: tl.constexpr
-):
+def _three_terms(b_first, b_second, b_third, rise, r, POWER: tl.constexpr, KIND: tl.constexpr):
     """The three sums over the three largest of all slices, (1,) each."""
     at0, second0, third0 = power_terms(b_first, rise, r, POWER, KIND)
     at1, second1, third1 = power_terms(b_second, rise, r, POWER, KIND)
@@ -130,15 +137,15 @@ def _row_terms(
 @triton.jit
 def long_forward_kernel(
     p_x, p_y, p_value, p_state, p_parameter,
-    parameter: "fp64", c: "fp64", r: "fp64", out: "fp64", least: "fp64", shortest: "fp64",
-    n, d, stride,
+    parameter: tl.float64, c: tl.float64, r: tl.float64, out: tl.float64,
+    least: tl.float64, shortest: tl.float64, n, d, stride,
     KIND: tl.constexpr, POWER: tl.constexpr, OUT: tl.constexpr, START: tl.constexpr,
     PER_ROW: tl.constexpr, EXACT: tl.constexpr, WRITE: tl.constexpr, STATE: tl.constexpr,
     RESOLUTION: tl.constexpr, ROUNDING: tl.constexpr, TYPE: tl.constexpr,
     M: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """One row per program. The first read keeps the three largest of each of M strided slices. If
-    no third is in the support that these give, nothing else is; if one is, the row is read again."""
+    no third is in the support that these give, nothing else is; if one is, it is read again."""
     o_row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     m_row = o_row < n
     b_parameter, c, r, out, least, shortest = row_constants(
@@ -351,8 +358,9 @@ def solve(
         if tile is None and d <= SHORT:
             width = triton.next_power_of_2(d)
             rows, group = short_plan(width, scores.dtype)
+            warps = 4 if power == SLOW.value else 1  # or the code would be long
             short_forward_kernel[(triton.cdiv(x.shape[0], rows),)](
-                *arguments, **constants, R=rows, D=width, GROUP=group, num_warps=1
+                *arguments, **constants, R=rows, D=width, GROUP=group, num_warps=warps
             )
         else:
             width, warps, unroll = long_plan(d, power)

@@ -116,7 +116,8 @@ entmax_gradient_ = declare_inplace_with(
     triton=kernel("entmax", "entmax_gradient_"),
 )
 entmax_support = declare(
-    "entmax_support(Tensor scores, Tensor state, int most, float alpha) -> (Tensor, Tensor, Tensor)",
+    "entmax_support(Tensor scores, Tensor state, int most, float alpha)"
+    " -> (Tensor, Tensor, Tensor)",
     fake=lambda scores, state, most, alpha: (
         scores.new_empty((scores.shape[0], most), dtype=torch.int32),
         _values(scores, most),

@@ -1,7 +1,5 @@
-"""α-entmax on a GPU: the mapping, its value, its Jacobian times a vector, and its loss's gradient."""
+"""α-entmax on a GPU: the mapping, its value and Jacobian, its loss's gradient, its support."""
 
-# ruff: noqa: N803  constants of a kernel are written in capitals
-# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
 import torch
 import triton
 import triton.language as tl
@@ -15,7 +13,7 @@ from .._triton.solve import Root, power_kind, row_values, rows_of, solution, sol
 @triton.jit
 def entmax_gradient_kernel(
     p_x, p_state, p_target, p_weight, p_out, p_parameter,
-    parameter: "fp64", c: "fp64", r: "fp64", n, d, stride, out_stride,
+    parameter: tl.float64, c: tl.float64, r: tl.float64, n, d, stride, out_stride,
     POWER: tl.constexpr, PER_ROW: tl.constexpr, EXACT: tl.constexpr, TARGET: tl.constexpr,
     TYPE: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
@@ -52,13 +50,15 @@ def entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
 
 def entmax_max(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     solved = solve(scores, alpha, ENTMAX, state=True)
-    assert solved.value is not None and solved.y is not None
+    assert solved.value is not None
+    assert solved.y is not None
     return solved.value, solved.y
 
 
 def entmax_state(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     solved = solve(scores, alpha, ENTMAX, write=False, state=True)
-    assert solved.value is not None and solved.state is not None
+    assert solved.value is not None
+    assert solved.state is not None
     return solved.value, solved.state
 
 
@@ -107,7 +107,7 @@ def entmax_gradient_(
 @triton.jit
 def entmax_support_kernel(
     p_x, p_state, p_column, p_value, p_count,
-    c: "fp64", r: "fp64", d, stride, most,
+    c: tl.float64, r: tl.float64, d, stride, most,
     POWER: tl.constexpr, TYPE: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
     """One row per program: the entries of the support in order, each tile after the one before."""

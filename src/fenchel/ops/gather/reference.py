@@ -9,7 +9,9 @@ _AT_A_TIME = 2**24
 """Numbers that are gathered before they are added."""
 
 
-def gather_sum(dense: Tensor, starts: Tensor, ends: Tensor, index: Tensor, values: Tensor) -> Tensor:
+def gather_sum(
+    dense: Tensor, starts: Tensor, ends: Tensor, index: Tensor, values: Tensor
+) -> Tensor:
     """out_i = Σ values_k · dense[index_k] over starts_i ≤ k < ends_i.
 
     Args:

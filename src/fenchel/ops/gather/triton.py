@@ -1,8 +1,5 @@
 """Sums of rows on a GPU: one pass over each segment, in order, so that answers repeat."""
 
-# ruff: noqa: N803  constants of a kernel are written in capitals
-# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
-
 import torch
 import triton
 import triton.language as tl
@@ -35,7 +32,9 @@ def gather_sum_kernel(
     tl.store(p_out + row * d + o_column, b_sum.to(p_out.dtype.element_ty), mask=m_column)
 
 
-def gather_sum(dense: Tensor, starts: Tensor, ends: Tensor, index: Tensor, values: Tensor) -> Tensor:
+def gather_sum(
+    dense: Tensor, starts: Tensor, ends: Tensor, index: Tensor, values: Tensor
+) -> Tensor:
     dense = dense if dense.stride(1) == 1 else dense.contiguous()
     n, d = starts.numel(), dense.shape[1]
     out = dense.new_empty(n, d)

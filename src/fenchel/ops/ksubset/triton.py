@@ -1,7 +1,4 @@
-"""k-subset mappings on a GPU: y = min(1, [1 + ε(x − t)]₊^(1/ε)), ε = α − 1, with t such that Σy = k."""
-
-# ruff: noqa: N803  constants of a kernel are written in capitals
-# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false
+"""k-subset mappings on a GPU: y = min(1, [1 + ε(x − t)]₊^(1/ε)), ε = α − 1, t such that Σy = k."""
 
 import torch
 import triton
@@ -45,7 +42,9 @@ def _total(p_row, d, base, t, epsilon, LINEAR: tl.constexpr, M: tl.constexpr):
 
 
 @triton.jit
-def _root(p_row, d, base, t, low, high, k, epsilon, tolerance, LINEAR: tl.constexpr, M: tl.constexpr):
+def _root(
+    p_row, d, base, t, low, high, k, epsilon, tolerance, LINEAR: tl.constexpr, M: tl.constexpr
+):
     """t with Σy = k in [low, high]: Newton, and halving where that leaves the bracket."""
     steps, done = 0, False
     while (steps < 200) & (not done):
@@ -65,7 +64,7 @@ def _root(p_row, d, base, t, low, high, k, epsilon, tolerance, LINEAR: tl.conste
 
 @triton.jit
 def ksubset_forward_kernel(
-    p_x, p_y, p_k, k: "fp64", alpha: "fp64", tolerance: "fp64", d, stride,
+    p_x, p_y, p_k, k: tl.float64, alpha: tl.float64, tolerance: tl.float64, d, stride,
     PER_ROW: tl.constexpr, LINEAR: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
