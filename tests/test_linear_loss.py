@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -109,6 +111,17 @@ def test_autocast_computes_in_its_type() -> None:
         torch.testing.assert_close(gradient, half.float())
 
 
+@pytest.fixture
+def _exact_products() -> Iterator[None]:
+    """On a GPU the products of few rows would else be summed in half precision."""
+    settings = torch.backends.cuda.matmul
+    before = settings.allow_bf16_reduced_precision_reduction
+    settings.allow_bf16_reduced_precision_reduction = False
+    yield
+    settings.allow_bf16_reduced_precision_reduction = before
+
+
+@pytest.mark.usefixtures("_exact_products")
 @pytest.mark.parametrize("scale", [3.0, 0.01], ids=["sparse", "dense"])
 def test_half_precision_errs_no_more_than_dense(scale: float) -> None:
     exact = problem(64, scale=scale)
@@ -139,6 +152,16 @@ def test_edges() -> None:
     some[1] = -100
     (gradient,) = torch.autograd.grad(linear_loss(Sparsemax(), ignored, weight, some), ignored)
     assert gradient.isfinite().all()
+
+
+def test_no_row_and_no_gradient() -> None:
+    hidden, weight, _, target = problem(4)
+    loss = linear_loss(Softmax(), hidden, weight, torch.full_like(target, -100))
+    assert loss.isnan()
+    assert all(value.eq(0).all() for value in torch.autograd.grad(loss, (hidden, weight)))
+    with torch.no_grad():
+        value = linear_loss(Entmax(1.5), 0.01 * hidden, weight, target)
+    assert not value.requires_grad
 
 
 def test_bad_input() -> None:

@@ -27,8 +27,8 @@ SMALL = (64, 256, 2000)
 """Rows, hidden units and classes; this one is compared with float64."""
 WORSE = 2.0
 """How many times the error of the gradients may be that of bfloat16 on all scores."""
-ROUNDS = 10
-SECONDS = 75
+ROUNDS = 8
+SECONDS = 35
 """After which rivals are skipped."""
 TARGETS = {"trained": 0.6, "initialization": 1.1}
 """On the ratio to the fastest rival."""

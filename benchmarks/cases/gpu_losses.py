@@ -20,8 +20,8 @@ from ..rivals import load
 from .options import Options
 
 SHAPES = ((8192, 32000), (4096, 128256))
-ROUNDS = 20
-SECONDS = 30
+ROUNDS = 12
+SECONDS = 15
 """After which rivals are skipped."""
 TARGET, PEAK_TARGET = 0.5, 1.02
 """On the ratio to F.cross_entropy, and on the peak memory in multiples of the gradient."""

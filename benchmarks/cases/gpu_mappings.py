@@ -23,8 +23,8 @@ SHAPES = ((65536, 128), (16384, 1024), (8192, 8192), (4096, 32768), (2048, 13107
 HOST_SHAPES = ((64, 64), (65536, 128))
 DTYPES = (torch.float32, torch.bfloat16)
 """Rivals are measured with the last, the others first, for which there is always time."""
-ROUNDS = 20
-SECONDS = 75
+ROUNDS = 12
+SECONDS = 40
 """After which rivals are skipped."""
 
 FORWARD, BOTH = "forward", "forward+backward"

@@ -11,7 +11,7 @@ import torch
 
 from .. import __version__
 from ..mappings import get
-from ..ops import _native
+from ..ops import _native, _triton
 
 OLDEST_TORCH = (2, 8)
 
@@ -59,16 +59,13 @@ def _native_library() -> Finding:
 
 
 def _devices() -> list[Finding]:
-    triton = _version("triton")
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    kernels, _, remedy = _triton.STATUS.partition("; ")
     return [
         Finding("threads", f"{torch.get_num_threads()} (torch.set_num_threads changes it)"),
-        Finding(
-            "triton",
-            triton or "not installed",
-            "install a CUDA build of torch, which brings Triton." if gpu and not triton else "",
-        ),
+        Finding("triton", _version("triton") or "not installed"),
         Finding("gpu", gpu or "none that torch can use; everything runs on the CPU"),
+        Finding("gpu kernels", kernels, f"{remedy}." if gpu and remedy else ""),
     ]
 
 
@@ -80,9 +77,13 @@ def _matplotlib() -> Finding:
 
 def _self_test() -> Finding:
     """Whether a mapping gives the right answer here."""
-    y = get("sparsemax")(torch.tensor([1.0, 0.5, -1.0]))
-    if torch.allclose(y, torch.tensor([0.75, 0.25, 0.0])):
-        return Finding("self-test", "passed")
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    for device in devices:
+        y = get("sparsemax")(torch.tensor([1.0, 0.5, -1.0], device=device))
+        if not torch.allclose(y.cpu(), torch.tensor([0.75, 0.25, 0.0])):
+            break
+    else:
+        return Finding("self-test", f"passed on {' and '.join(devices)}")
     remedy = "set FENCHEL_KERNELS=reference, and report this with the lines above."
     return Finding("self-test", f"failed: sparsemax gave {y.tolist()}", remedy, fatal=True)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -75,14 +75,26 @@ def linear_fenchel_young_loss(
     indices = torch.where(kept, target.reshape(-1), 0).to(torch.int64)
     weights = kept.to(torch.promote_types(rows.dtype, torch.float32))
     if reduction == "mean":
-        weights = weights / kept.sum()
+        weights = weights / kept.sum().clamp(min=1)
     if chunk is None:
         chunk = max(1, _CHUNK_BYTES // (classes * rows.element_size()))
+    plan = _Plan(mapping, chunk, reduction != "none", torch.is_grad_enabled())
     with torch.autocast(device, enabled=False):
-        loss = LinearLoss.apply(
-            rows, weight, bias, indices, weights, mapping, reduction != "none", chunk
-        )
+        loss = LinearLoss.apply(rows, weight, bias, indices, weights, plan)
+    if reduction == "mean":  # NaN if there is no row, as in torch
+        loss = torch.where(kept.any(), loss, torch.nan)
+    if device == "cpu" or not torch.is_autocast_enabled(device):
+        loss = loss.to(rows.dtype)
     return loss.view(target.shape) if reduction == "none" else loss
+
+
+class _Plan(NamedTuple):
+    """What is no tensor: whether the losses are summed, and whether a gradient may be asked for."""
+
+    mapping: AbstractMapping
+    chunk: int
+    summed: bool
+    watched: bool
 
 
 @dataclass
@@ -256,17 +268,15 @@ class LinearLoss(Function):
         bias: Tensor | None,
         target: Tensor,
         weights: Tensor,
-        mapping: AbstractMapping,
-        reduce: bool,
-        chunk: int,
+        plan: _Plan,
     ) -> Tensor:
-        problem = _Problem(mapping, weight, bias)
+        problem = _Problem(plan.mapping, weight, bias)
         target, weights = target[:, None], weights[:, None]
-        wanted = ctx.needs_input_grad[:3]
+        wanted = tuple(needed and plan.watched for needed in ctx.needs_input_grad[:3])
         losses = weights.new_empty(hidden.shape[0])
-        ctx.supports, ctx.dense = [], _Gradients(wanted) if reduce else None
-        for start in range(0, hidden.shape[0], chunk):
-            part = slice(start, start + chunk)
+        ctx.supports, ctx.dense = [], _Gradients(wanted) if plan.summed else None
+        for start in range(0, hidden.shape[0], plan.chunk):
+            part = slice(start, start + plan.chunk)
             scores = problem.scores(hidden[part])
             losses[part], state = problem.solve(scores, target[part])
             if any(wanted):
@@ -278,9 +288,9 @@ class LinearLoss(Function):
                     del gradient
             del scores, state  # before the next chunk's
         ctx.save_for_backward(hidden, weight, bias, target, weights)
-        ctx.mapping = mapping
+        ctx.mapping = plan.mapping
         losses = torch.where(weights[:, 0] == 0, 0.0, losses * weights[:, 0])
-        return (losses.sum() if reduce else losses).to(hidden.dtype)
+        return losses.sum() if plan.summed else losses
 
     @staticmethod
     @once_differentiable
@@ -301,4 +311,4 @@ class LinearLoss(Function):
         sparse = [(part, supports) for part, supports in ctx.supports if supports is not None]
         if sparse:
             total.gather(sparse, rows, hidden, weight)
-        return (*total.results(hidden, weight, bias), None, None, None, None, None)
+        return (*total.results(hidden, weight, bias), None, None, None)

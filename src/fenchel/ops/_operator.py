@@ -46,6 +46,16 @@ def _in_float64(reference: Callable[..., Any], fake: Callable[..., Any]) -> Call
     return run
 
 
+def _on_device(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel with its first argument's device as the current one."""
+
+    def cuda(*arguments: Any) -> Any:
+        with torch.cuda.device_of(arguments[0]):
+            return kernel(*arguments)
+
+    return cuda
+
+
 def like(rows: Tensor, *_: Any) -> Tensor:
     """The shape of a result that has the rows' own."""
     return torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
@@ -86,12 +96,7 @@ def declare(
 
         _LIBRARY.impl(name, cpu, "CPU")
     if _triton.AVAILABLE:
-
-        def cuda(*arguments: Any) -> Any:
-            with torch.cuda.device_of(arguments[0]):
-                return triton(*arguments)
-
-        _LIBRARY.impl(name, cuda, "CUDA")
+        _LIBRARY.impl(name, _on_device(triton), "CUDA")
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.fenchel, packet), overload or "default")
 
@@ -142,7 +147,9 @@ def declare_inplace_with(
         arguments[0].copy_(functional(*arguments))
 
     def cpu(*arguments: Any) -> None:
-        (replace if arguments[0].dtype in HALF else native)(*arguments)
+        rows = arguments[0]
+        slow = rows.dtype in HALF or rows.shape[-1] > _native.LONGEST_ROW
+        (replace if slow else native)(*arguments)
 
     def overload(name: str, kind: str) -> Callable[..., Any]:
         _LIBRARY.define(f"{name}({arguments}, {kind} {parameter}) -> ()")
@@ -150,7 +157,7 @@ def declare_inplace_with(
         if _native.LIBRARY is not None:
             _LIBRARY.impl(name, cpu, "CPU")
         if _triton.AVAILABLE:
-            _LIBRARY.impl(name, triton, "CUDA")
+            _LIBRARY.impl(name, _on_device(triton), "CUDA")
         return getattr(getattr(torch.ops.fenchel, stem), name.partition(".")[2] or "default")
 
     stem, _, arguments = schema.partition("(")

@@ -10,11 +10,19 @@ from typing import Any
 
 import torch
 
-AVAILABLE = (
-    find_spec("triton") is not None
-    and torch.version.hip is None  # the kernels speak PTX in two places
-    and os.environ.get("FENCHEL_KERNELS") != "reference"
-)
+
+def _status() -> tuple[bool, str]:
+    """Whether CUDA tensors get the Triton kernels, and a sentence about it."""
+    if os.environ.get("FENCHEL_KERNELS") == "reference":
+        return False, "switched off by FENCHEL_KERNELS=reference; unset FENCHEL_KERNELS to use them"
+    if find_spec("triton") is None:
+        return False, "without Triton; install a CUDA build of torch, which brings it"
+    if torch.version.hip is not None:
+        return False, "not for AMD GPUs, where the slower references are used"
+    return True, "ready"
+
+
+AVAILABLE, STATUS = _status()
 
 
 def kernel(op: str, name: str) -> Callable[..., Any]:

@@ -137,6 +137,17 @@ def raise_to(b_tilt, rise, r, POWER: tl.constexpr):
 
 
 @triton.jit
+def solution_power(b_tilt, rise, out, POWER: tl.constexpr):
+    """What the solution is proportional to. A large power would magnify the rounding of u = s + t;
+    then it is that of u/s, where entries near the largest are exact."""
+    if POWER == SLOW:
+        b_u, b_power = raise_to(b_tilt / (rise + 1)[:, None], rise * 0, out, POWER)
+    else:
+        b_u, b_power = raise_to(b_tilt, rise, out, POWER)
+    return b_power
+
+
+@triton.jit
 def power_terms(b_tilt, rise, r, POWER: tl.constexpr, KIND: tl.constexpr):
     """The terms of three sums of powers: u^r, and two more that a step needs."""
     b_u, b_at = raise_to(b_tilt, rise, r, POWER)

@@ -17,11 +17,11 @@ from .root import (
     advance,
     finite,
     power_terms,
-    raise_to,
     rounded,
     row_constants,
     row_max,
     row_sums,
+    solution_power,
     tilt,
 )  # fmt: skip
 
@@ -77,7 +77,15 @@ def short_forward_kernel(
     ready = (top == -float("inf")) | (top != top)
     if GROUP > 1:
         # The root on a part of the row, the largest of each group, is close and cheap.
-        b_part = tl.max(tl.reshape(b_tilt, [R, D // GROUP, GROUP]), 2)
+        W: tl.constexpr = D // GROUP
+        o_part = (tl.arange(0, GROUP) * W)[:, None] + tl.arange(0, W)[None, :]
+        # (R, GROUP, W), read again from the cache: another layout of the registers costs more
+        b_part = tl.load(
+            p_x + o_row[:, None, None] * stride + o_part[None, :, :],
+            mask=m_row[:, None, None] & (o_part < d)[None, :, :],
+            other=-float("inf"),
+        ).to(TYPE)
+        b_part = tilt(tl.max(b_part, 1), finite(top, TYPE), c, TYPE)
         done, steps = ready, 0
         while (steps < 12) & (tl.min(done.to(tl.int32), 0) == 0):
             b_at, b_second, b_third = power_terms(b_part, rise, r, START, KIND)
@@ -96,7 +104,7 @@ def short_forward_kernel(
             at, second, third, rise, low, high, shortest, done, r, POWER, KIND
         )
         steps += 1
-    b_u, b_y = raise_to(b_tilt, rise, out, OUT)
+    b_y = solution_power(b_tilt, rise, out, OUT)
     moment = tl.sum(tl.where(b_y > 0, b_y * b_tilt, 0.0), 1) if STATE else rise
     share = _finish(
         p_value, p_state, o_row, m_row, top, rise, tl.sum(b_y, 1), moment, b_parameter, c, STATE
@@ -203,19 +211,22 @@ def long_forward_kernel(
                 )
                 steps += 1
             b_total = tl.zeros([1, M], tl.float64)
-            b_moment = b_total
+            b_rounded, b_moment = b_total, b_total
             for start in range(0, d, M):
                 o = start + o_column
                 # (1, M)
                 b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
                 b_tilt = tilt(b_x, peak, c, TYPE)
-                b_u, b_y = raise_to(b_tilt, rise, out, OUT)
-                b_total += b_y
+                b_y = solution_power(b_tilt, rise, out, OUT)
+                b_term = b_y - b_rounded  # the sum as if in twice the precision
+                b_sum = b_total + b_term
+                b_rounded = (b_sum - b_total) - b_term
+                b_total = b_sum
                 b_moment += tl.where(b_y > 0, b_y * b_tilt, 0.0)
         else:
-            b_u, b_y0 = raise_to(b_first, rise, out, OUT)
-            b_u, b_y1 = raise_to(b_second, rise, out, OUT)
-            b_u, b_y2 = raise_to(b_third, rise, out, OUT)
+            b_y0 = solution_power(b_first, rise, out, OUT)
+            b_y1 = solution_power(b_second, rise, out, OUT)
+            b_y2 = solution_power(b_third, rise, out, OUT)
             b_total = (b_y0 + b_y1 + b_y2).to(tl.float64)
             b_moment = tl.where(b_y0 > 0, b_y0 * b_first, 0.0).to(tl.float64)
             b_moment += tl.where(b_y1 > 0, b_y1 * b_second, 0.0)
@@ -231,7 +242,7 @@ def long_forward_kernel(
                     o = start + k * M + o_column
                     # (1, M)
                     b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
-                    b_v, b_w = raise_to(tilt(b_x, peak, c, TYPE), rise, out, OUT)
+                    b_w = solution_power(tilt(b_x, peak, c, TYPE), rise, out, OUT)
                     b_w = rounded(b_w * share[:, None], p_y.dtype.element_ty)
                     tl.store(p_y + o_row[:, None] * d + o, b_w, mask=o < d)
 
@@ -294,11 +305,9 @@ def power_kind(r: float, wide: torch.dtype) -> int:
     return FAST.value if 1 < r < 4.5 and wide == torch.float32 else SLOW.value
 
 
-def short_plan(width: int, dtype: torch.dtype) -> tuple[int, int]:
+def short_plan(width: int) -> tuple[int, int]:
     """For short rows, how many in a program, and in what groups to look for a start."""
-    if width < 256:
-        return min(32, 256 // width), 1
-    return SHORT // width, 4 if dtype == torch.float32 else 1
+    return (min(32, 256 // width), 1) if width < 256 else (SHORT // width, 4)
 
 
 def long_plan(d: int, power: int) -> tuple[int, int, int]:
@@ -357,7 +366,7 @@ def solve(
         arguments = (x, y, value, saved, values, number, *root, *bounds, x.shape[0], d, x.stride(0))
         if tile is None and d <= SHORT:
             width = triton.next_power_of_2(d)
-            rows, group = short_plan(width, scores.dtype)
+            rows, group = short_plan(width)
             warps = 4 if power == SLOW.value else 1  # or the code would be long
             short_forward_kernel[(triton.cdiv(x.shape[0], rows),)](
                 *arguments, **constants, R=rows, D=width, GROUP=group, num_warps=warps

@@ -34,14 +34,15 @@ def _entmax_max(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     return value, y
 
 
-def _values(scores: Tensor, *width: int) -> Tensor:
-    """What a row has besides y, never in half precision."""
-    wide = torch.promote_types(scores.dtype, torch.float32)
+def _values(scores: Tensor, *width: int, least: torch.dtype = torch.float32) -> Tensor:
+    """What a row has besides y, in that type or a wider one."""
+    wide = torch.promote_types(scores.dtype, least)
     return scores.new_empty((*scores.shape[:-1], *width), dtype=wide)
 
 
 def _state_shapes(scores: Tensor, _: float | Tensor) -> tuple[Tensor, Tensor]:
-    return _values(scores), _values(scores, 3)
+    least = torch.float64 if scores.is_cuda else torch.float32
+    return _values(scores), _values(scores, 3, least=least)
 
 
 def _entmax_state(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .._triton import jvp as _jvp
-from .._triton.root import ENTMAX, finite, raise_to, rounded, row_constants, tilt
+from .._triton.root import ENTMAX, finite, rounded, row_constants, solution_power, tilt
 from .._triton.solve import Root, power_kind, row_values, rows_of, solution, solve
 
 
@@ -17,8 +17,9 @@ def entmax_gradient_kernel(
     POWER: tl.constexpr, PER_ROW: tl.constexpr, EXACT: tl.constexpr, TARGET: tl.constexpr,
     TYPE: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    o_row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
-    o_column = tl.program_id(1) * D + tl.arange(0, D)[None, :]
+    tiles = tl.cdiv(d, D)
+    o_row = (tl.program_id(0) // tiles).to(tl.int64) * R + tl.arange(0, R)
+    o_column = tl.program_id(0) % tiles * D + tl.arange(0, D)[None, :]
     m_row = o_row < n
     b_parameter, c, r, _, _, _ = row_constants(
         p_parameter, parameter, c, r, r, r, r, o_row, m_row, d, 1.0, 1.0, PER_ROW, ENTMAX, TYPE
@@ -34,7 +35,7 @@ def entmax_gradient_kernel(
     m_live = m_entry & (weight != 0)[:, None]
     # (R, D)
     b_x = tl.load(p_x + o_row[:, None] * stride + o_column, mask=m_live, other=-float("inf"))
-    _, b_out = raise_to(tilt(b_x.to(TYPE), finite(top, TYPE), c, TYPE), rise, r, POWER)
+    b_out = solution_power(tilt(b_x.to(TYPE), finite(top, TYPE), c, TYPE), rise, r, POWER)
     b_out = b_out * share[:, None]
     if TARGET:
         # (R,)
@@ -87,7 +88,7 @@ def entmax_gradient(
         target = target.contiguous()
     for exact in ((False, True) if values is not None else (number > 2,)) if x.shape[0] else ():
         wide = torch.float64 if exact or scores.dtype == torch.float64 else torch.float32
-        entmax_gradient_kernel[(triton.cdiv(x.shape[0], block), triton.cdiv(d, width))](
+        entmax_gradient_kernel[(triton.cdiv(x.shape[0], block) * triton.cdiv(d, width),)](
             x, state.contiguous(), target, weights.contiguous(), results, values, number,
             root.c, root.r, x.shape[0], d, x.stride(0), results.stride(0),
             POWER=power_kind(root.r, wide),
@@ -125,7 +126,7 @@ def entmax_support_kernel(
         o = start + o_column
         # (1, M)
         b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
-        _, b_y = raise_to(tilt(b_x, peak, b_c, TYPE), rise, b_r, POWER)
+        b_y = solution_power(tilt(b_x, peak, b_c, TYPE), rise, b_r, POWER)
         b_y = b_y * share[:, None]
         m_in = (b_y != 0) & (o < d)
         here = tl.sum(m_in.to(tl.int32), 1)
