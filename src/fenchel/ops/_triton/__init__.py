@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -28,7 +29,11 @@ AVAILABLE, STATUS = _status()
 def kernel(op: str, name: str) -> Callable[..., Any]:
     """The function of that name in `ops/<op>/triton.py`, imported when it is first called."""
 
+    @cache
+    def load() -> Callable[..., Any]:
+        return getattr(import_module(f"fenchel.ops.{op}.triton"), name)
+
     def call(*arguments: Any) -> Any:
-        return getattr(import_module(f"fenchel.ops.{op}.triton"), name)(*arguments)
+        return load()(*arguments)
 
     return call
