@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from rows import rows_of_every_kind
 
 from fenchel.ops import _native, entmax, isotonic, ksubset, pnorm, tv1d
 
@@ -40,28 +41,6 @@ pytestmark = pytest.mark.skipif(
 
 def test_the_library_is_there() -> None:
     assert _native.LIBRARY is not None, _native.STATUS
-
-
-def rows_of_every_kind(d: int) -> torch.Tensor:
-    """Random rows of several scales, ties, constants, ramps, masks and outliers."""
-    ramp = torch.linspace(-2, 2, d, dtype=torch.float64)
-    rows = [scale * torch.randn(4, d, dtype=torch.float64) for scale in (0.01, 1.0, 10.0, 1000.0)]
-    rows += [
-        torch.randn(2, d).double().round(),
-        torch.zeros(1, d).double(),
-        ramp[None],
-        -ramp[None],
-    ]
-    masked = torch.randn(4, d, dtype=torch.float64)
-    masked[torch.rand(4, d) < 0.5] = -torch.inf
-    special = torch.randn(6, d, dtype=torch.float64)
-    special[0, d // 2] = torch.nan
-    special[1] = -torch.inf
-    special[2, :: max(d // 2, 1)] = torch.inf
-    special[3, -1] = 1e30
-    special[4] = -1e30
-    special[5, 0] = -torch.inf
-    return torch.cat([*rows, masked, special])
 
 
 @pytest.mark.parametrize("d", LENGTHS)

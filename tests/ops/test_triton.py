@@ -7,7 +7,7 @@ import os
 
 import pytest
 import torch
-from test_native import rows_of_every_kind
+from rows import rows_of_every_kind
 
 from fenchel.ops import entmax, gather, ksubset, pnorm
 

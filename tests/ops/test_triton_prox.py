@@ -9,6 +9,7 @@ import os
 
 import pytest
 import torch
+from rows import rows_of_every_kind
 
 from fenchel.ops import isotonic, tv1d
 
@@ -38,29 +39,6 @@ pytestmark = pytest.mark.skipif(
 on_cuda = pytest.mark.skipif(not CUDA, reason="needs a GPU")
 
 
-def rows_of_every_kind(d: int) -> torch.Tensor:
-    """Random rows of several scales, ties, constants, ramps, masks and specials."""
-    ramp = torch.linspace(-2, 2, d, dtype=torch.float64)
-    rows = [scale * torch.randn(2, d, dtype=torch.float64) for scale in (0.01, 1.0, 10.0, 1000.0)]
-    rows += [
-        torch.randn(2, d).double().round(),
-        torch.zeros(1, d).double(),
-        ramp[None],
-        -ramp[None],
-    ]
-    masked = torch.randn(2, d, dtype=torch.float64)
-    masked[torch.rand(2, d) < 0.5] = -torch.inf
-    special = torch.randn(7, d, dtype=torch.float64)
-    special[0, d // 2] = torch.nan
-    special[1] = -torch.inf
-    special[2, :: max(d // 2, 1)] = torch.inf
-    special[3, -1] = 1e30
-    special[4] = -1e30
-    special[5, 0] = -torch.inf
-    special[6, : d // 2] = -torch.inf
-    return torch.cat([*rows, masked, special])
-
-
 def check(name: str, lam: float, scores: torch.Tensor, dtype: torch.dtype, **options: int) -> None:
     """The answer is that of the reference in double precision, and equal wherever that is."""
     solve, reference = OPERATORS[name]
@@ -81,14 +59,14 @@ def check(name: str, lam: float, scores: torch.Tensor, dtype: torch.dtype, **opt
 @pytest.mark.parametrize("name", OPERATORS)
 def test_in_registers(name: str, lam: float, d: int) -> None:
     for dtype in DTYPES:
-        check(name, lam, rows_of_every_kind(d), dtype)
+        check(name, lam, rows_of_every_kind(d, copies=2), dtype)
 
 
 @pytest.mark.parametrize("d", LONG)
 @pytest.mark.parametrize("lam", STRENGTHS if CUDA else [0.2])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_in_tiles(name: str, lam: float, d: int) -> None:
-    scores = rows_of_every_kind(d)
+    scores = rows_of_every_kind(d, copies=2)
     for dtype in DTYPES:
         few = scores if CUDA else scores[2 :: 3 if dtype == torch.float32 else 5]
         check(name, lam, few, dtype, longest=16)

@@ -6,6 +6,7 @@
 // stay only as walls, one for each gap, and the chain closes in on the support.
 #include <utility>
 
+#include "prox.hpp"
 #include "places.hpp"
 #include "row.hpp"
 
@@ -234,36 +235,7 @@ FENCHEL_INLINE void jvp_rows(const T* ys, const T* vs, int64_t first, int64_t la
   }
 }
 
-template <class T>
-int fusedmax(const T* scores, double lam, int64_t rows, int64_t d, T* y, int threads) {
-  return parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
-    fusedmax_rows(scores, lam, first, last, d, y);
-  });
-}
-
-template <class T>
-int jvp(const T* y, const T* v, int64_t rows, int64_t d, T* out, int threads) {
-  return parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
-    jvp_rows(y, v, first, last, d, out);
-  });
-}
-
 }  // namespace
 }  // namespace fenchel
 
-FENCHEL_API int fenchel_fusedmax_f32(const float* scores, double lam, int64_t rows, int64_t d,
-                                     float* y, int threads) {
-  return fenchel::fusedmax(scores, lam, rows, d, y, threads);
-}
-FENCHEL_API int fenchel_fusedmax_f64(const double* scores, double lam, int64_t rows, int64_t d,
-                                     double* y, int threads) {
-  return fenchel::fusedmax(scores, lam, rows, d, y, threads);
-}
-FENCHEL_API int fenchel_fusedmax_jvp_f32(const float* y, const float* v, int64_t rows, int64_t d,
-                                         float* out, int threads) {
-  return fenchel::jvp(y, v, rows, d, out, threads);
-}
-FENCHEL_API int fenchel_fusedmax_jvp_f64(const double* y, const double* v, int64_t rows, int64_t d,
-                                         double* out, int threads) {
-  return fenchel::jvp(y, v, rows, d, out, threads);
-}
+FENCHEL_PROX(fusedmax)
