@@ -51,7 +51,7 @@ sanitize: $(VENV)/dev.stamp  ## run the kernels' tests under AddressSanitizer an
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
 		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 		FENCHEL_LIBRARY_DIR=$(abspath $(SANITIZED)/lib) \
-		$(BIN)/python -m pytest -p no:cacheprovider tests/ops
+		$(BIN)/python -m pytest -p no:cacheprovider tests/ops/test_native.py
 
 bench: $(VENV)/dev.stamp  ## run the benchmark BENCH (default: mappings)
 	$(BIN)/python -m benchmarks $(BENCH)
