@@ -13,8 +13,8 @@ from fenchel.ops import entmax, gather, ksubset, pnorm
 
 pytest.importorskip("triton")
 from fenchel.ops._triton.jvp import jvp
+from fenchel.ops._triton.launch import solve
 from fenchel.ops._triton.root import ENTMAX, NORM, SQUARED
-from fenchel.ops._triton.solve import solve
 from fenchel.ops.entmax import triton as entmax_triton
 from fenchel.ops.gather import triton as gather_triton
 from fenchel.ops.ksubset import triton as ksubset_triton

@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .launch import row_values, rows_of
 from .root import ENTMAX, NORM, fast_exp2, fast_log2
-from .solve import row_values, rows_of
 
 HELD = 8192
 """Rows of up to so many entries are held in registers."""
@@ -152,12 +152,12 @@ def jvp(
     if rows.shape[0] == 0:
         return out
     values, number = row_values(parameter, y.shape)
-    curve = {2.0: 0, 1.5: 1, 1.0: 2}.get(number, -1) if values is None else -1
+    curve = {2.0: 0, 1.5: 1, 1.0: 2}.get(number, -1)
     # y^(2−p) of a small y leaves the range of float32 when p is large.
-    steep = number > 2 if values is None else kind is NORM
+    steep = kind is NORM if number is None else number > 2
     wide = tl.float64 if steep or torch.float64 in (y.dtype, v.dtype) else tl.float32
     n = rows.shape[0]
-    arguments = (rows, others, out, values, number, n, d, rows.stride(0), others.stride(0))
+    arguments = (rows, others, out, values, number or 2.0, n, d, rows.stride(0), others.stride(0))
     constants = {"KIND": kind, "CURVE": curve, "PER_ROW": values is not None, "TYPE": wide}
     if tile is None and d <= HELD:
         width = triton.next_power_of_2(d)

@@ -1,19 +1,9 @@
-"""Solves thresholded mappings row by row: short rows in registers, long ones in two reads."""
+"""The kernels that solve thresholded mappings: short rows in registers, long ones in two reads."""
 
-import math
-from typing import NamedTuple
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from .root import (
-    ENTMAX,
-    FAST,
-    NORM,
-    SLOW,
-    SQUARED,
     advance,
     finite,
     power_terms,
@@ -24,9 +14,6 @@ from .root import (
     solution_power,
     tilt,
 )  # fmt: skip
-
-SHORT = 1024
-"""Rows of up to so many entries are held in registers."""
 
 
 @triton.jit
@@ -245,144 +232,3 @@ def long_forward_kernel(
                     b_w = solution_power(tilt(b_x, peak, c, TYPE), rise, out, OUT)
                     b_w = rounded(b_w * share[:, None], p_y.dtype.element_ty)
                     tl.store(p_y + o_row[:, None] * d + o, b_w, mask=o < d)
-
-
-class Solved(NamedTuple):
-    """Of every row the solution, the value max_Ω, and (top, s − 1, share) to compute y again."""
-
-    y: Tensor | None
-    value: Tensor | None
-    state: Tensor | None
-
-
-class Root(NamedTuple):
-    """The equation of a row, as the module `root` names things, for one parameter."""
-
-    c: float
-    r: float
-    out: float
-
-    @classmethod
-    def of(cls, parameter: float | Tensor, kind: tl.constexpr) -> "Root":
-        """The equation for α or p; NaN if it differs from row to row."""
-        if isinstance(parameter, Tensor):
-            return cls(math.nan, math.nan, math.nan)
-        if kind is ENTMAX:
-            c = max(parameter - 1, 1e-17)
-            return cls(c, 1 / c, 1 / c)
-        q = parameter / (parameter - 1)
-        return cls(1.0, q if kind is NORM else q - 1, q - 1)
-
-    def bracket(
-        self, d: int, kind: tl.constexpr, resolution: float, rounding: float
-    ) -> tuple[float, float]:
-        """The least s − 1, and the shortest step; `root.bracket` is the same for many rows."""
-        if math.isnan(self.r):
-            return math.nan, math.nan
-        lowest = min(self.r, self.out, 2 if kind is SQUARED else 3)
-        drop = 2 * math.log(d) / (self.r + 1) if kind is SQUARED else math.log(d) / self.r
-        shortest = resolution ** (1 / lowest) / (2 * self.r) + 1.5 * rounding
-        return math.expm1(-drop) * (1 + 1e-3) - 4 * rounding * min(drop, 1.0), shortest
-
-
-def rows_of(x: Tensor) -> Tensor:
-    """The tensor (..., d) as rows (n, d), without a copy where its strides allow."""
-    x = x if x.stride(-1) == 1 else x.contiguous()
-    return x.reshape(-1, x.shape[-1])
-
-
-def row_values(value: float | Tensor, shape: torch.Size) -> tuple[Tensor | None, float]:
-    """A parameter as one value per row (n,), or None and the number for all rows."""
-    if isinstance(value, Tensor):
-        return value.broadcast_to((*shape[:-1], 1)).reshape(-1).contiguous(), 2.0
-    return None, value
-
-
-def power_kind(r: float, wide: torch.dtype) -> int:
-    """How to raise to the power r, NaN if it differs from row to row."""
-    if r in (1, 2, 3, 4):
-        return int(r)
-    return FAST.value if 1 < r < 4.5 and wide == torch.float32 else SLOW.value
-
-
-def short_plan(width: int) -> tuple[int, int]:
-    """For short rows, how many in a program, and in what groups to look for a start."""
-    return (min(32, 256 // width), 1) if width < 256 else (SHORT // width, 4)
-
-
-def long_plan(d: int, power: int) -> tuple[int, int, int]:
-    """For a long row, how many slices, warps, and tiles at a time."""
-    if d <= 8192:
-        return 1024, 4, 4
-    return (2048, 8, 8) if power > 0 or d < 65536 else (4096, 16, 8)
-
-
-def solve(
-    scores: Tensor,
-    parameter: float | Tensor,
-    kind: tl.constexpr,
-    write: bool = True,
-    state: bool = False,
-    tile: int | None = None,
-) -> Solved:
-    """Solves every row of scores (..., d).
-
-    Args:
-        scores: half precision, float32 or float64.
-        parameter: α or p; a tensor holds one per row, (..., 1).
-        kind: ENTMAX, NORM or SQUARED.
-        write: whether to write the solution.
-        state: whether to write the value and the state, of entmax.
-        tile: how many slices to cut a row into; every row counts as long if given.
-    """
-    x, d = rows_of(scores), scores.shape[-1]
-    y = torch.empty_like(scores, memory_format=torch.contiguous_format) if write else None
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    value = scores.new_empty(scores.shape[:-1], dtype=wide) if state else None
-    saved = scores.new_empty((*scores.shape[:-1], 3), dtype=torch.float64) if state else None
-    if x.shape[0] == 0:
-        return Solved(y, value, saved)
-    values, number = row_values(parameter, scores.shape)
-    root = Root.of(parameter, kind)
-    for exact in (False, True) if values is not None else (number > 2,):
-        # An exponent below one would magnify the rounding of u.
-        compute = torch.float64 if exact else wide
-        resolution, rounding = torch.finfo(wide).eps, torch.finfo(compute).eps
-        power = power_kind(root.r, compute)
-        constants = {
-            "KIND": kind,
-            "POWER": power,
-            "OUT": power if root.out == root.r else power_kind(root.out, compute),
-            "START": round(root.r) if power <= 0 and 1 < root.r < 4.5 else power,
-            "PER_ROW": values is not None,
-            "EXACT": exact,
-            "WRITE": write,
-            "STATE": state,
-            "RESOLUTION": resolution,
-            "ROUNDING": rounding,
-            "TYPE": tl.float64 if compute == torch.float64 else tl.float32,
-        }
-        bounds = root.bracket(d, kind, resolution, rounding)
-        arguments = (x, y, value, saved, values, number, *root, *bounds, x.shape[0], d, x.stride(0))
-        if tile is None and d <= SHORT:
-            width = triton.next_power_of_2(d)
-            rows, group = short_plan(width)
-            warps = 4 if power == SLOW.value else 1  # or the code would be long
-            short_forward_kernel[(triton.cdiv(x.shape[0], rows),)](
-                *arguments, **constants, R=rows, D=width, GROUP=group, num_warps=warps
-            )
-        else:
-            width, warps, unroll = long_plan(d, power)
-            width = tile or (width // 2 if compute == torch.float64 else width)
-            unroll = min(unroll, triton.cdiv(d, width))
-            long_forward_kernel[(x.shape[0],)](
-                *arguments, **constants, M=width, UNROLL=unroll, num_warps=warps
-            )
-    return Solved(y, value, saved)
-
-
-def solution(scores: Tensor, parameter: float | Tensor, kind: tl.constexpr) -> Tensor:
-    """The solution of every row, and nothing else."""
-    y = solve(scores, parameter, kind).y
-    assert y is not None
-    return y

@@ -6,8 +6,16 @@ import triton.language as tl
 from torch import Tensor
 
 from .._triton import jvp as _jvp
+from .._triton.launch import (
+    Root,
+    exactness,
+    power_kind,
+    row_values,
+    rows_of,
+    solution,
+    solve,
+)
 from .._triton.root import ENTMAX, finite, rounded, row_constants, solution_power, tilt
-from .._triton.solve import Root, power_kind, row_values, rows_of, solution, solve
 
 
 @triton.jit
@@ -81,17 +89,17 @@ def entmax_gradient(
         out = torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
     results = out.view(-1, d)
     values, number = row_values(alpha, scores.shape)
-    root = Root.of(alpha, ENTMAX)
+    root = Root.of(number, ENTMAX.value)
     width = min(triton.next_power_of_2(d), 2048)
     block = max(1, 2048 // width)
     if target is not None:
         target = target.contiguous()
-    for exact in ((False, True) if values is not None else (number > 2,)) if x.shape[0] else ():
+    for exact in exactness(number) if x.shape[0] else ():
         wide = torch.float64 if exact or scores.dtype == torch.float64 else torch.float32
         entmax_gradient_kernel[(triton.cdiv(x.shape[0], block) * triton.cdiv(d, width),)](
-            x, state.contiguous(), target, weights.contiguous(), results, values, number,
-            root.c, root.r, x.shape[0], d, x.stride(0), results.stride(0),
-            POWER=power_kind(root.r, wide),
+            x, state.contiguous(), target, weights.contiguous(), results, values,
+            2.0 if number is None else number, root.c, root.r, x.shape[0], d, x.stride(0),
+            results.stride(0), POWER=power_kind(root.r, wide),
             PER_ROW=values is not None, EXACT=exact, TARGET=target is not None,
             TYPE=tl.float64 if wide == torch.float64 else tl.float32,
             R=block, D=width, num_warps=4,
@@ -148,7 +156,7 @@ def entmax_support(
     scores: Tensor, state: Tensor, most: int, alpha: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     x, d = rows_of(scores), scores.shape[-1]
-    root = Root.of(alpha, ENTMAX)
+    root = Root.of(alpha, ENTMAX.value)
     wide = torch.float64 if alpha > 2 else torch.promote_types(scores.dtype, torch.float32)
     columns = torch.empty((x.shape[0], most), dtype=torch.int32, device=x.device)
     values = torch.empty((x.shape[0], most), dtype=wide, device=x.device)

@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._triton.launch import row_values, rows_of
 from .._triton.root import rounded
-from .._triton.solve import row_values, rows_of
 
 
 @triton.jit
@@ -134,7 +134,8 @@ def ksubset(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
     tolerance = 1e-16 if scores.dtype == torch.float64 else 1e-11
     if x.shape[0]:
         ksubset_forward_kernel[(x.shape[0],)](
-            x, y, values, number, alpha, tolerance, d, x.stride(0), PER_ROW=values is not None,
-            LINEAR=alpha == 2, M=width, num_warps=min(max(width // 256, 1), 8),
+            x, y, values, 0.0 if number is None else number, alpha, tolerance, d, x.stride(0),
+            PER_ROW=values is not None, LINEAR=alpha == 2, M=width,
+            num_warps=min(max(width // 256, 1), 8),
         )  # fmt: skip
     return y

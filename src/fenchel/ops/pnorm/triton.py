@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from .._triton.jvp import jvp
+from .._triton.launch import solution
 from .._triton.root import ENTMAX, NORM, SQUARED
-from .._triton.solve import solution
 
 
 def normmax(scores: Tensor, alpha: float | Tensor) -> Tensor:

@@ -1,0 +1,189 @@
+"""Launches the kernels that solve thresholded mappings."""
+
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .root import ENTMAX, FAST, NORM, SLOW, SQUARED
+from .solve import long_forward_kernel, short_forward_kernel
+
+SHORT = 1024
+"""Rows of up to so many entries are held in registers."""
+
+
+class Solved(NamedTuple):
+    """Of every row the solution, the value max_Ω, and (top, s − 1, share) to compute y again."""
+
+    y: Tensor | None
+    value: Tensor | None
+    state: Tensor | None
+
+
+class Root(NamedTuple):
+    """The equation of a row, as the module `root` names things, for one parameter."""
+
+    c: float
+    r: float
+    out: float
+
+    @classmethod
+    def of(cls, parameter: float | None, kind: int) -> "Root":
+        """The equation for α or p; NaN if it is None, and differs from row to row."""
+        if parameter is None:
+            return cls(math.nan, math.nan, math.nan)
+        if kind == ENTMAX.value:
+            c = max(parameter - 1, 1e-17)
+            return cls(c, 1 / c, 1 / c)
+        q = parameter / (parameter - 1)
+        return cls(1.0, q if kind == NORM.value else q - 1, q - 1)
+
+    def bracket(self, d: int, kind: int, resolution: float, rounding: float) -> tuple[float, float]:
+        """The least s − 1, and the shortest step; `root.bracket` is the same for many rows."""
+        if math.isnan(self.r):
+            return math.nan, math.nan
+        squared = kind == SQUARED.value
+        lowest = min(self.r, self.out, 2 if squared else 3)
+        drop = 2 * math.log(d) / (self.r + 1) if squared else math.log(d) / self.r
+        shortest = resolution ** (1 / lowest) / (2 * self.r) + 1.5 * rounding
+        return math.expm1(-drop) * (1 + 1e-3) - 4 * rounding * min(drop, 1.0), shortest
+
+
+class Launch(NamedTuple):
+    """A kernel, the rows that a program of it takes, and its arguments that are no tensors."""
+
+    kernel: Any
+    rows: int
+    numbers: tuple[float, ...]
+    constants: dict[str, Any]
+
+
+def rows_of(x: Tensor) -> Tensor:
+    """The tensor (..., d) as rows (n, d), without a copy where its strides allow."""
+    x = x if x.stride(-1) == 1 else x.contiguous()
+    return x.reshape(-1, x.shape[-1])
+
+
+def row_values(value: float | Tensor, shape: torch.Size) -> tuple[Tensor | None, float | None]:
+    """A parameter as one value per row (n,) and None, or None and the number for all rows."""
+    if isinstance(value, Tensor):
+        return value.broadcast_to((*shape[:-1], 1)).reshape(-1).contiguous(), None
+    return None, value
+
+
+def power_kind(r: float, wide: torch.dtype) -> int:
+    """How to raise to the power r, NaN if it differs from row to row."""
+    if r in (1, 2, 3, 4):
+        return int(r)
+    return FAST.value if 1 < r < 4.5 and wide == torch.float32 else SLOW.value
+
+
+def exactness(parameter: float | None) -> tuple[bool, ...]:
+    """Whether to compute in float64, where an exponent below one would magnify the rounding of u;
+    twice if some rows may need it and others not."""
+    return (False, True) if parameter is None else (parameter > 2,)
+
+
+def _short(d: int, power: int) -> tuple[int, dict[str, int]]:
+    """For short rows, how many in a program, and how to hold them; groups give a start."""
+    width = triton.next_power_of_2(d)
+    rows, group = (min(32, 256 // width), 1) if width < 256 else (SHORT // width, 4)
+    warps = 4 if power == SLOW.value else 1  # or the code would be long
+    return rows, {"R": rows, "D": width, "GROUP": group, "num_warps": warps}
+
+
+def _long(d: int, power: int, compute: torch.dtype, tile: int | None) -> dict[str, int]:
+    """For a long row, how many slices, tiles at a time, and warps."""
+    width, warps, unroll = 1024, 4, 4
+    if d > 8192:
+        width, warps, unroll = (2048, 8, 8) if power > 0 or d < 65536 else (4096, 16, 8)
+    width = tile or (width // 2 if compute == torch.float64 else width)
+    return {"M": width, "UNROLL": min(unroll, triton.cdiv(d, width)), "num_warps": warps}
+
+
+@lru_cache(maxsize=4096)
+def launches(
+    parameter: float | None,
+    kind: int,
+    dtype: torch.dtype,
+    d: int,
+    write: bool,
+    state: bool,
+    tile: int | None,
+) -> tuple[Launch, ...]:
+    """What to launch for rows of d entries; `parameter` is None if it differs from row to row."""
+    wide = torch.promote_types(dtype, torch.float32)
+    root, found = Root.of(parameter, kind), []
+    for exact in exactness(parameter):
+        compute = torch.float64 if exact else wide
+        resolution, rounding = torch.finfo(wide).eps, torch.finfo(compute).eps
+        power = power_kind(root.r, compute)
+        if tile is None and d <= SHORT:
+            kernel, (rows, shape) = short_forward_kernel, _short(d, power)
+        else:
+            kernel, rows, shape = long_forward_kernel, 1, _long(d, power, compute, tile)
+        constants = {
+            "KIND": kind,
+            "POWER": power,
+            "OUT": power if root.out == root.r else power_kind(root.out, compute),
+            "START": round(root.r) if power <= 0 and 1 < root.r < 4.5 else power,
+            "PER_ROW": parameter is None,
+            "EXACT": exact,
+            "WRITE": write,
+            "STATE": state,
+            "RESOLUTION": resolution,
+            "ROUNDING": rounding,
+            "TYPE": tl.float64 if compute == torch.float64 else tl.float32,
+            **shape,
+        }
+        number = 2.0 if parameter is None else parameter
+        numbers = (number, *root, *root.bracket(d, kind, resolution, rounding))
+        found.append(Launch(kernel, rows, numbers, constants))
+    return tuple(found)
+
+
+def solve(
+    scores: Tensor,
+    parameter: float | Tensor,
+    kind: tl.constexpr,
+    write: bool = True,
+    state: bool = False,
+    tile: int | None = None,
+) -> Solved:
+    """Solves every row of scores (..., d).
+
+    Args:
+        scores: half precision, float32 or float64.
+        parameter: α or p; a tensor holds one per row, (..., 1).
+        kind: ENTMAX, NORM or SQUARED.
+        write: whether to write the solution.
+        state: whether to write the value and the state, of entmax.
+        tile: how many slices to cut a row into; every row counts as long if given.
+    """
+    x, d = rows_of(scores), scores.shape[-1]
+    y = torch.empty_like(scores, memory_format=torch.contiguous_format) if write else None
+    value = saved = None
+    if state:
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        value = scores.new_empty(scores.shape[:-1], dtype=wide)
+        saved = scores.new_empty((*scores.shape[:-1], 3), dtype=torch.float64)
+    n = x.shape[0]
+    values, number = row_values(parameter, scores.shape)
+    for kernel, rows, numbers, constants in (
+        launches(number, kind.value, scores.dtype, d, write, state, tile) if n else ()
+    ):
+        kernel[(-(-n // rows),)](
+            x, y, value, saved, values, *numbers, n, d, x.stride(0), **constants
+        )
+    return Solved(y, value, saved)
+
+
+def solution(scores: Tensor, parameter: float | Tensor, kind: tl.constexpr) -> Tensor:
+    """The solution of every row, and nothing else."""
+    y = solve(scores, parameter, kind).y
+    assert y is not None
+    return y
