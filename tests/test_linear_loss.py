@@ -145,13 +145,38 @@ def test_edges() -> None:
     empty = linear_loss(Entmax(1.5), hidden[:0], weight, target[:0], reduction="sum")
     assert empty == 0
     assert torch.autograd.grad(empty, weight)[0].eq(0).all()
-    ignored = hidden.detach().clone()
-    ignored[1] = torch.nan
-    ignored.requires_grad_()
-    some = target.clone()
-    some[1] = -100
-    (gradient,) = torch.autograd.grad(linear_loss(Sparsemax(), ignored, weight, some), ignored)
-    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_nan_stays_in_its_row(mapping: AbstractMapping, reduction: str) -> None:
+    if mapping.total != 1.0 or mapping.name == "general":
+        return
+    hidden, weight, bias, target = problem(4, scale=3.0)
+    broken = hidden.detach().clone()
+    broken[1] = torch.nan
+    broken.requires_grad_()
+    loss = linear_loss(mapping, broken, weight, target, bias, reduction="none")
+    assert loss.isnan().tolist() == [False, True, False, False]
+    few = linear_loss(mapping, broken, weight[:7], target % 7, reduction="none")  # all in support
+    for losses in (loss, few):
+        (gradient,) = torch.autograd.grad(losses, broken, torch.ones_like(losses))
+        assert gradient.isnan().any(1).tolist() == [False, True, False, False]
+    target[1] = -100
+    loss = linear_loss(mapping, broken, weight, target, bias, reduction=reduction).sum()
+    assert all(g.isfinite().all() for g in torch.autograd.grad(loss, (broken, weight, bias)))
+
+
+def test_deleted_classes() -> None:
+    hidden, weight, bias, target = problem(4, scale=3.0)
+    with torch.no_grad():
+        bias[3] = -torch.inf
+    target = torch.tensor([0, 1, 2, 4], device=DEVICE)
+    fused, plain = both(Entmax(1.5), [hidden, weight, bias, target])
+    torch.testing.assert_close(fused, plain)
+    got = torch.autograd.grad(fused, (hidden, weight))
+    torch.testing.assert_close(got, torch.autograd.grad(plain, (hidden, weight)))
+    deleted = linear_loss(Entmax(1.5), hidden, weight, torch.full_like(target, 3), bias)
+    assert deleted == torch.inf
 
 
 def test_no_row_and_no_gradient() -> None:
@@ -168,6 +193,13 @@ def test_bad_input() -> None:
     hidden, weight, bias, target = problem(4)
     with pytest.raises(ValueError, match="`weight` must have shape"):
         linear_loss(Softmax(), hidden, weight[:, :3], target)
+    for nothing in (weight[:0], weight[:, :0]):
+        with pytest.raises(ValueError, match="`weight` must have shape"):
+            linear_loss(Softmax(), hidden[:, : nothing.shape[1]], nothing, target)
+    with pytest.raises(ValueError, match="`weight` must be on the device of `hidden`"):
+        linear_loss(Softmax(), hidden, weight.to("meta"), target)
+    with pytest.raises(TypeError, match="`mapping` must be a mapping"):
+        linear_loss("softmax", hidden, weight, target)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="`bias` must have shape"):
         linear_loss(Softmax(), hidden, weight, target, bias[:3])
     with pytest.raises(TypeError, match="`weight` must have the type of `hidden`"):

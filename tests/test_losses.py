@@ -185,8 +185,14 @@ def test_gradient_in_place(mapping: AbstractMapping, dtype: torch.dtype) -> None
 
 def test_a_leaf_is_not_overwritten() -> None:
     scores, target = torch.randn(2, 3, requires_grad=True), torch.tensor([0, 1])
-    with pytest.raises(ValueError, match="`scores` must not be a leaf"):
-        fenchel_young_loss(Sparsemax(), scores, target, inplace=True)
+    for same in (scores, scores.view(2, 3), scores[:, :]):
+        with pytest.raises(ValueError, match="`scores` must not be a leaf"):
+            fenchel_young_loss(Sparsemax(), same, target, inplace=True)
+
+
+def test_the_mapping_must_be_one() -> None:
+    with pytest.raises(TypeError, match="`mapping` must be a mapping"):
+        fenchel_young_loss("entmax", torch.randn(2, 3), torch.tensor([0, 1]))  # type: ignore[arg-type]
 
 
 def test_ignored_rows_have_no_gradient_whatever_they_hold() -> None:

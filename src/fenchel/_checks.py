@@ -19,6 +19,14 @@ def kind(value: object) -> str:
     return type(value).__name__
 
 
+def mapping(value: object, base: type) -> None:
+    """A mapping, an object of their base class."""
+    if not isinstance(value, base):
+        raise TypeError(
+            f"`mapping` must be a mapping, such as `fenchel.Entmax(1.5)`; got {kind(value)}."
+        )
+
+
 def dense_floats(name: str, value: Tensor) -> None:
     """A dense tensor of one of the four floating-point types."""
     if not isinstance(value, Tensor):
@@ -36,10 +44,11 @@ def dense_floats(name: str, value: Tensor) -> None:
 
 def overwritable(name: str, value: Tensor) -> None:
     """A tensor that a gradient may overwrite."""
-    if value.is_leaf and value.requires_grad:
+    whole = value if value._base is None else value._base
+    if whole.is_leaf and whole.requires_grad:
         raise ValueError(
-            f"`{name}` must not be a leaf that requires a gradient when `inplace` is true: the "
-            "gradient would overwrite it."
+            f"`{name}` must not be a leaf that requires a gradient, or a view of one, when "
+            "`inplace` is true: the gradient would overwrite it."
         )
 
 
@@ -175,20 +184,25 @@ def linear(mapping: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, ch
         if value is None:
             continue
         dense_floats(name, value)
+        if value.device != hidden.device:
+            raise ValueError(
+                f"`{name}` must be on the device of `hidden`, {hidden.device}; got {value.device}."
+            )
         if value.dtype != hidden.dtype and not torch.is_autocast_enabled(hidden.device.type):
             raise TypeError(
                 f"`{name}` must have the type of `hidden`, {hidden.dtype}; got {value.dtype}."
             )
-    if hidden.ndim == 0 or weight.ndim != 2 or weight.shape[1] != hidden.shape[-1]:
+    fits = hidden.ndim > 0 and weight.ndim == 2 and weight.shape[1] == hidden.shape[-1]
+    if not fits or weight.numel() == 0:
         raise ValueError(
-            "`weight` must have shape (classes, D) for `hidden` of shape (..., D); got "
-            f"{tuple(weight.shape)} for {tuple(hidden.shape)}."
+            "`weight` must have shape (classes, D), neither of them zero, for `hidden` of shape "
+            f"(..., D); got {tuple(weight.shape)} for {tuple(hidden.shape)}."
         )
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise ValueError(
             f"`bias` must have shape ({weight.shape[0]},), one per class; got {tuple(bias.shape)}."
         )
-    if chunk is not None and (not isinstance(chunk, Integral) or chunk < 1):
+    if chunk is not None and (type(chunk) is bool or not isinstance(chunk, Integral) or chunk < 1):
         raise ValueError(f"`chunk` must be a positive int or None, got {chunk!r}.")
     if mapping.total != 1.0:
         raise ValueError(f"`mapping` must sum to one for class indices; {mapping.name} does not.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from .. import _checks
 from ..mappings import AbstractMapping
 
 
@@ -50,6 +51,7 @@ def fenchel_young_loss(
 
     References: blondel2020learning.
     """
+    _checks.mapping(mapping, AbstractMapping)
     return mapping.loss(scores, target, dim, reduction, ignore_index, inplace)
 
 

@@ -61,6 +61,7 @@ def linear_fenchel_young_loss(
     tensor(0.5308)
     """
     _checks.choice("reduction", reduction, _checks.REDUCTIONS)
+    _checks.mapping(mapping, AbstractMapping)
     _checks.linear(mapping, hidden, weight, bias, chunk)
     rows, classes = hidden.reshape(-1, hidden.shape[-1]), weight.shape[0]
     scores = torch.empty((*hidden.shape[:-1], classes), device="meta")
@@ -73,6 +74,7 @@ def linear_fenchel_young_loss(
         bias = None if bias is None else bias.to(dtype)
     kept = target.reshape(-1) != ignore_index
     indices = torch.where(kept, target.reshape(-1), 0).to(torch.int64)
+    rows = torch.where(kept[:, None], rows, 0)  # a product with zero keeps NaN
     weights = kept.to(torch.promote_types(rows.dtype, torch.float32))
     if reduction == "mean":
         weights = weights / kept.sum().clamp(min=1)
@@ -133,21 +135,25 @@ class _Problem:
         value = value - scores.gather(-1, target).squeeze(-1)
         return self.gamma * (value + self.mapping.vertex_omega(target, scores)), state
 
-    def supports(self, scores: Tensor, state: Tensor, target: Tensor) -> _Supports | None:
-        """The rows' gradients if no support is too wide; its target is the first of a row."""
+    def supports(
+        self, scores: Tensor, state: Tensor, target: Tensor, weights: Tensor
+    ) -> _Supports | None:
+        """The rows' gradients if no support is too wide, each with its target first; rows of weight
+        zero have no entry."""
         if self.mapping.has_state:
             columns, values, counts = self.mapping.support_from(scores, state, self.most)
         else:
             columns, values, counts = support_of(state, self.most)
+        kept = weights != 0
+        counts = torch.where(kept.squeeze(1), counts, 0)
         widest = int(counts.max())
         if widest > self.most:
             return None
         minus = torch.full_like(target, -1, dtype=values.dtype)
-        return _Supports(
-            torch.cat([target.to(columns.dtype), columns[:, :widest]], 1),
-            torch.cat([minus, values[:, :widest]], 1),
-            counts + 1,
-        )
+        columns = torch.cat([target.to(columns.dtype), columns[:, :widest]], 1)
+        values = torch.cat([minus, values[:, :widest]], 1)
+        columns = torch.where(kept, columns, scores.shape[1])
+        return _Supports(columns, values, counts + kept.squeeze(1))
 
     def gradient(self, scores: Tensor, state: Tensor, target: Tensor, weights: Tensor) -> Tensor:
         """weights (n, 1) times y − target, (n, V)."""
@@ -191,8 +197,7 @@ class _Gradients:
             return torch.cat([pad(v, (0, width - v.shape[1]), value=fill) for v in values])
 
         places = torch.cat([torch.arange(len(rows), device=rows.device)[p] for p, _ in sparse])
-        columns, share = joined("columns", classes), rows[places]
-        values = torch.where(share == 0, 0.0, joined("values", 0.0) * share)
+        columns, values = joined("columns", classes), joined("values", 0.0) * rows[places]
         if self.wanted[0]:
             starts = torch.arange(len(places), device=rows.device) * width
             ends = starts + torch.cat([supports.counts for _, supports in sparse])
@@ -280,7 +285,7 @@ class LinearLoss(Function):
             scores = problem.scores(hidden[part])
             losses[part], state = problem.solve(scores, target[part])
             if any(wanted):
-                supports = problem.supports(scores, state, target[part])
+                supports = problem.supports(scores, state, target[part], weights[part])
                 ctx.supports.append((part, supports))
                 if supports is None and ctx.dense is not None:
                     gradient = problem.gradient(scores, state, target[part], weights[part])

@@ -149,7 +149,7 @@ def support_of(y: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     more, those that are given are some of them.
     """
     values, columns = y.topk(min(most, y.shape[-1]), dim=-1)
-    columns = torch.where(values > 0, columns, y.shape[-1])
+    columns = torch.where(values != 0, columns, y.shape[-1])
     if most > y.shape[-1]:
         pad = (0, most - y.shape[-1])
         values = torch.nn.functional.pad(values, pad)
