@@ -66,3 +66,17 @@ def tolerance(mapping: mappings.AbstractMapping, dtype: torch.dtype) -> float:
     """How far a solution may be from the truth: the solver's own tolerance, or a few roundings."""
     solver = 1e-9 if mapping.name == "general" else 0.0
     return solver + 4 * torch.finfo(dtype).eps
+
+
+def assert_compiles(mapping: mappings.AbstractMapping, device: str) -> None:
+    """The mapping and its value compile without a graph break, to the same gradients."""
+    torch._dynamo.reset()
+    scores, weights = torch.randn(2, 4, 9, device=device)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return (mapping(x) * weights).sum() + mapping.max(x).sum()
+
+    eager, compiled = scores.clone().requires_grad_(), scores.clone().requires_grad_()
+    step(eager).backward()
+    torch.compile(step, fullgraph=True, backend="aot_eager")(compiled).backward()
+    torch.testing.assert_close(compiled.grad, eager.grad)

@@ -387,14 +387,13 @@ def launch(
     rows = y.numel() // d
     height, width, warps = block(min(d, longest))
     in_registers, in_tiles = kernels
-    with torch.cuda.device_of(y):
-        if d <= longest:
-            grid = (triton.cdiv(rows, height),)
-            in_registers[grid](scores, order, y, lam, rows, d, height, width, num_warps=warps)
-        else:
-            shape = (2, min(rows, max(PROGRAMS, SCRATCH // d)), d)
-            x, z = torch.empty(shape, dtype=torch.float64, device=y.device)
-            mark, side = torch.empty(shape, dtype=torch.int8, device=y.device)
-            arguments = scores, order, y, x, z, mark, side, lam, rows, d, width
-            in_tiles[shape[1:2]](*arguments, num_warps=warps)
+    if d <= longest:
+        grid = (triton.cdiv(rows, height),)
+        in_registers[grid](scores, order, y, lam, rows, d, height, width, num_warps=warps)
+    else:
+        shape = (2, min(rows, max(PROGRAMS, SCRATCH // d)), d)
+        x, z = torch.empty(shape, dtype=torch.float64, device=y.device)
+        mark, side = torch.empty(shape, dtype=torch.int8, device=y.device)
+        arguments = scores, order, y, x, z, mark, side, lam, rows, d, width
+        in_tiles[shape[1:2]](*arguments, num_warps=warps)
     return y

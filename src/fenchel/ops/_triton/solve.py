@@ -35,6 +35,29 @@ def _finish(
 
 
 @triton.jit
+def _block_root(
+    b_tilt, rise, least, shortest, ready, r, most, POWER: tl.constexpr, KIND: tl.constexpr
+):
+    """The root on a block (R, D) from a start, in few enough steps; rows that are ready stay."""
+    low, high, done, steps = least, least * 0, ready, 0
+    while (steps < most) & (tl.min(done.to(tl.int32), 0) == 0):
+        b_at, b_second, b_third = power_terms(b_tilt, rise, r, POWER, KIND)
+        at, second, third = row_sums(b_at, b_second, b_third)
+        rise, low, high, done = advance(
+            at, second, third, rise, low, high, shortest, done, r, POWER, KIND
+        )
+        steps += 1
+    return rise
+
+
+@triton.jit
+def _start(b_tilt, least, shortest, ready, r, START: tl.constexpr, KIND: tl.constexpr):
+    """Roughly the root on a part of the row, which is close to that of the whole."""
+    rise = _block_root(b_tilt, least * 0, least, shortest + 1e-3, ready, r, 12, START, KIND)
+    return tl.minimum(tl.maximum(rise, least), 0.0)
+
+
+@triton.jit
 def short_forward_kernel(
     p_x, p_y, p_value, p_state, p_parameter,
     parameter: tl.float64, c: tl.float64, r: tl.float64, out: tl.float64,
@@ -60,10 +83,10 @@ def short_forward_kernel(
     ).to(TYPE)
     top = row_max(b_x)
     b_tilt = tilt(b_x, finite(top, TYPE), c, TYPE)
-    low, high, rise = least, least * 0, least * 0
+    rise = least * 0
     ready = (top == -float("inf")) | (top != top)
     if GROUP > 1:
-        # The root on a part of the row, the largest of each group, is close and cheap.
+        # The part is the largest of each group.
         W: tl.constexpr = D // GROUP
         o_part = (tl.arange(0, GROUP) * W)[:, None] + tl.arange(0, W)[None, :]
         # (R, GROUP, W), read again from the cache: another layout of the registers costs more
@@ -73,24 +96,8 @@ def short_forward_kernel(
             other=-float("inf"),
         ).to(TYPE)
         b_part = tilt(tl.max(b_part, 1), finite(top, TYPE), c, TYPE)
-        done, steps = ready, 0
-        while (steps < 12) & (tl.min(done.to(tl.int32), 0) == 0):
-            b_at, b_second, b_third = power_terms(b_part, rise, r, START, KIND)
-            at, second, third = row_sums(b_at, b_second, b_third)
-            rise, low, high, done = advance(
-                at, second, third, rise, low, high, shortest + 1e-3, done, r, START, KIND
-            )
-            steps += 1
-        rise = tl.minimum(tl.maximum(rise, least), 0.0)
-        low, high = least, least * 0
-    done, steps = ready, 0
-    while (steps < 100) & (tl.min(done.to(tl.int32), 0) == 0):
-        b_at, b_second, b_third = power_terms(b_tilt, rise, r, POWER, KIND)
-        at, second, third = row_sums(b_at, b_second, b_third)
-        rise, low, high, done = advance(
-            at, second, third, rise, low, high, shortest, done, r, POWER, KIND
-        )
-        steps += 1
+        rise = _start(b_part, least, shortest, ready, r, START, KIND)
+    rise = _block_root(b_tilt, rise, least, shortest, ready, r, 100, POWER, KIND)
     b_y = solution_power(b_tilt, rise, out, OUT)
     moment = tl.sum(tl.where(b_y > 0, b_y * b_tilt, 0.0), 1) if STATE else rise
     share = _finish(
@@ -169,18 +176,8 @@ def long_forward_kernel(
         b_first = tilt(b_first, peak, c, TYPE)
         b_second = tilt(b_second, peak, c, TYPE)
         b_third = tilt(b_third, peak, c, TYPE)
-        low, high, rise = least, least * 0, least * 0
-        done, steps = ready, 0
-        while (steps < 12) & (tl.min(done.to(tl.int32), 0) == 0):
-            b_at, b_next, b_last = power_terms(b_first, rise, r, START, KIND)
-            at, second, third = row_sums(b_at, b_next, b_last)
-            rise, low, high, done = advance(
-                at, second, third, rise, low, high, shortest + 1e-3, done, r, START, KIND
-            )
-            steps += 1
-        rise = tl.minimum(tl.maximum(rise, least), 0.0)
-        low, high = least, least * 0
-        done, steps = ready, 0
+        rise = _start(b_first, least, shortest, ready, r, START, KIND)
+        low, high, done, steps = least, least * 0, ready, 0
         while (steps < 100) & (tl.min(done.to(tl.int32), 0) == 0):
             at, second, third = _three_terms(b_first, b_second, b_third, rise, r, POWER, KIND)
             rise, low, high, done = advance(
@@ -189,8 +186,7 @@ def long_forward_kernel(
             steps += 1
         hidden = tl.max(tl.max((rise[:, None] + b_third > -1).to(tl.int32), 1), 0) > 0
         if hidden:
-            low, high = least, least * 0
-            done, steps = ready, 0
+            low, high, done, steps = least, least * 0, ready, 0
             while (steps < 100) & (tl.min(done.to(tl.int32), 0) == 0):
                 at, second, third = _row_terms(p_row, peak, rise, c, r, d, POWER, KIND, TYPE, M)
                 rise, low, high, done = advance(

@@ -171,8 +171,7 @@ def group_jvp(y: Tensor, v: Tensor, order: Tensor | None, longest: int = LONGEST
     rows = y.numel() // d
     height, width, warps = block(min(d, longest))
     grid = (triton.cdiv(rows, height),)
-    with torch.cuda.device_of(y):
-        group_jvp_kernel[grid](y, v, order, out, rows, d, height, width, num_warps=warps)
+    group_jvp_kernel[grid](y, v, order, out, rows, d, height, width, num_warps=warps)
     return out
 
 
