@@ -17,6 +17,9 @@ if not torch.cuda.is_available():
 from fenchel import mappings
 from fenchel.ops import _triton
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores
+    torch.set_num_threads(1)
+
 if not torch.cuda.is_available():  # where some sums of PyTorch's have no deterministic kernel
     torch.use_deterministic_algorithms(True)  # fills torch.empty with NaN
 

@@ -164,14 +164,23 @@ def test_support(alpha: float) -> None:
     scores[1] = -torch.inf
     scores[2] = 0  # wider than what is asked for
     _, state = entmax_triton.entmax_state(scores, alpha)
-    columns, values, counts = entmax_triton.entmax_support(scores, state, most, alpha)
+    target = torch.randint(d, (6, 1), device=DEVICE)
+    weights = torch.tensor([[1.0], [2.0], [0.5], [1.0], [0.0], [1.0]], device=DEVICE)
     y = entmax.reference.entmax(scores.double(), alpha)
-    assert counts.equal((y > 1e-12).sum(-1, dtype=torch.int32))
-    narrow = counts <= most
-    got = torch.zeros(6, d + 1, dtype=torch.float64, device=DEVICE)
-    got.scatter_add_(1, columns.long(), values.double())
-    torch.testing.assert_close(got[narrow, :d], y[narrow], rtol=0, atol=3e-7)
-    assert columns[1].eq(d).all()
+    y = torch.where(y > 1e-12, y, 0.0)
+    expected = entmax.reference.support_of(y, target, weights, most)
+    got = entmax_triton.entmax_support(scores, state, target, weights, most, alpha)
+    assert got[2].equal(expected[2])
+    assert got[0][:, 0].equal(expected[0][:, 0])
+    narrow = got[2] <= 1 + most
+    dense = []
+    for columns, values, _ in (got, expected):
+        assert columns[4].eq(d).all()
+        matrix = torch.zeros(6, d + 1, dtype=torch.float64, device=DEVICE)
+        dense.append(matrix.scatter_add_(1, columns.long(), values.double())[narrow, :d])
+    torch.testing.assert_close(*dense, rtol=0, atol=3e-7)
+    gradient = torch.where(weights == 0, 0.0, y.scatter_add(1, target, -torch.ones_like(y)))
+    torch.testing.assert_close(dense[1], gradient[narrow])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])

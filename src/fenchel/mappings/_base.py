@@ -122,10 +122,10 @@ class AbstractMapping(abc.ABC):
         raise NotImplementedError(f"{self.name} keeps its solutions.")
 
     def support_from(
-        self, scores: Tensor, state: Tensor, most: int
+        self, scores: Tensor, state: Tensor, target: Tensor, weights: Tensor, most: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Of rows (n, d) the columns and values of up to `most` nonzeros of y, (n, most), padded
-        with the column d and zeros, and their numbers, (n,)."""
+        """The nonzeros of y less the target's vertex, for rows (n, d): columns and values,
+        (n, 1 + most), and their numbers, (n,); see `ops.entmax.reference.support_of`."""
         raise NotImplementedError(f"{self.name} keeps its solutions.")
 
     def solve_max(self, scores: Tensor) -> tuple[Tensor, Tensor]:

@@ -51,6 +51,6 @@ class AbstractTsallis(AbstractMapping):
         return ops.entmax_jvp(y, v, self.exponent)
 
     def support_from(
-        self, scores: Tensor, state: Tensor, most: int
+        self, scores: Tensor, state: Tensor, target: Tensor, weights: Tensor, most: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        return ops.entmax_support(scores, state, most, self.exponent)
+        return ops.entmax_support(scores, state, target, weights, most, self.exponent)

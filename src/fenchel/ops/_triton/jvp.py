@@ -1,11 +1,14 @@
 """The Jacobian of a thresholded mapping times a vector: a s (v − shift) − b y, with s = y^(2−p)."""
 
+from functools import lru_cache
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from .launch import row_values, rows_of
+from .launcher import Launcher
 from .root import ENTMAX, NORM, fast_exp2, fast_log2
 
 HELD = 8192
@@ -136,6 +139,27 @@ def long_jvp_kernel(
             tl.store(p_out + o_row[:, None] * d + o, b_out, mask=o < d)
 
 
+@lru_cache(maxsize=4096)
+def _launch(
+    parameter: float | None, kind: int, double: bool, d: int, tile: int | None
+) -> tuple[Launcher, int]:
+    """The kernel for rows of d entries, and how many a program takes; `parameter` is None if it
+    differs from row to row."""
+    curve = {2.0: 0, 1.5: 1, 1.0: 2}.get(parameter, -1)
+    # y^(2−p) of a small y leaves the range of float32 when p is large.
+    steep = kind == NORM.value if parameter is None else parameter > 2
+    wide = tl.float64 if steep or double else tl.float32
+    constants = {"KIND": kind, "CURVE": curve, "PER_ROW": parameter is None, "TYPE": wide}
+    if tile is None and d <= HELD:
+        width = triton.next_power_of_2(d)
+        rows, warps = max(1, 1024 // width), 4 if wide == tl.float64 else 1
+        shape = {"R": rows, "D": width, "num_warps": max(warps, width // 1024)}
+        return Launcher(held_jvp_kernel, {**constants, **shape}), rows
+    width = tile or 4096
+    shape = {"M": width, "UNROLL": min(4, triton.cdiv(d, width)), "num_warps": 16}
+    return Launcher(long_jvp_kernel, {**constants, **shape}), 1
+
+
 def jvp(
     y: Tensor, v: Tensor, parameter: float | Tensor, kind: tl.constexpr, tile: int | None = None
 ) -> Tensor:
@@ -148,25 +172,11 @@ def jvp(
         tile: the width of the tiles of a long row; every row counts as long if given.
     """
     rows, others, d = rows_of(y), rows_of(v), y.shape[-1]
-    out = torch.empty(y.shape, dtype=v.dtype, device=y.device)
-    if rows.shape[0] == 0:
-        return out
-    values, number = row_values(parameter, y.shape)
-    curve = {2.0: 0, 1.5: 1, 1.0: 2}.get(number, -1)
-    # y^(2−p) of a small y leaves the range of float32 when p is large.
-    steep = kind is NORM if number is None else number > 2
-    wide = tl.float64 if steep or torch.float64 in (y.dtype, v.dtype) else tl.float32
-    n = rows.shape[0]
-    arguments = (rows, others, out, values, number or 2.0, n, d, rows.stride(0), others.stride(0))
-    constants = {"KIND": kind, "CURVE": curve, "PER_ROW": values is not None, "TYPE": wide}
-    if tile is None and d <= HELD:
-        width = triton.next_power_of_2(d)
-        block, warps = max(1, 1024 // width), 4 if wide == tl.float64 else 1
-        held_jvp_kernel[(triton.cdiv(n, block),)](
-            *arguments, **constants, R=block, D=width, num_warps=max(warps, width // 1024)
-        )
-    else:
-        width = tile or 4096
-        unroll = min(4, triton.cdiv(d, width))
-        long_jvp_kernel[(n,)](*arguments, **constants, M=width, UNROLL=unroll, num_warps=16)
+    out, n = torch.empty(y.shape, dtype=v.dtype, device=y.device), rows.shape[0]
+    if n:
+        values, number = row_values(parameter, y.shape)
+        double = torch.float64 in (y.dtype, v.dtype)
+        run, block = _launch(number, kind.value, double, d, tile)
+        strides = rows.stride(0), others.stride(0)
+        run((-(-n // block),), rows, others, out, values, number or 2.0, n, d, *strides)
     return out

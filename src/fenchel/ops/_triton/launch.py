@@ -2,13 +2,14 @@
 
 import math
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from .launcher import Launcher
 from .root import ENTMAX, FAST, NORM, SLOW, SQUARED
 from .solve import long_forward_kernel, short_forward_kernel
 
@@ -54,12 +55,11 @@ class Root(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """A kernel, the rows that a program of it takes, and its arguments that are no tensors."""
+    """A kernel, the rows that a program of it takes, and numbers that it is given."""
 
-    kernel: Any
+    launcher: Launcher
     rows: int
     numbers: tuple[float, ...]
-    constants: dict[str, Any]
 
 
 def rows_of(x: Tensor) -> Tensor:
@@ -97,12 +97,14 @@ def _short(d: int, power: int) -> tuple[int, dict[str, int]]:
 
 
 def _long(d: int, power: int, compute: torch.dtype, tile: int | None) -> dict[str, int]:
-    """For a long row, how many slices, tiles at a time, and warps."""
-    width, warps, unroll = 1024, 4, 4
+    """For a long row, how many slices, tiles to read and to write at a time, and warps."""
+    width, warps, tiles = 1024, 4, 4
     if d > 8192:
-        width, warps, unroll = (2048, 8, 8) if power > 0 or d < 65536 else (4096, 16, 8)
+        width, warps, tiles = (2048, 8, 8) if power > 0 or d < 65536 else (4096, 16, 8)
     width = tile or (width // 2 if compute == torch.float64 else width)
-    return {"M": width, "UNROLL": min(unroll, triton.cdiv(d, width)), "num_warps": warps}
+    reads = min(tiles, triton.cdiv(d, width))
+    writes = 1 if power == SLOW.value else reads  # or the code would be long
+    return {"M": width, "READS": reads, "WRITES": writes, "num_warps": warps}
 
 
 @lru_cache(maxsize=4096)
@@ -142,7 +144,7 @@ def launches(
         }
         number = 2.0 if parameter is None else parameter
         numbers = (number, *root, *root.bracket(d, kind, resolution, rounding))
-        found.append(Launch(kernel, rows, numbers, constants))
+        found.append(Launch(Launcher(kernel, constants), rows, numbers))
     return tuple(found)
 
 
@@ -173,12 +175,10 @@ def solve(
         saved = scores.new_empty((*scores.shape[:-1], 3), dtype=torch.float64)
     n = x.shape[0]
     values, number = row_values(parameter, scores.shape)
-    for kernel, rows, numbers, constants in (
+    for run, rows, numbers in (
         launches(number, kind.value, scores.dtype, d, write, state, tile) if n else ()
     ):
-        kernel[(-(-n // rows),)](
-            x, y, value, saved, values, *numbers, n, d, x.stride(0), **constants
-        )
+        run((-(-n // rows),), x, y, value, saved, values, *numbers, n, d, x.stride(0))
     return Solved(y, value, saved)
 
 

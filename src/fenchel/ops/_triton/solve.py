@@ -144,7 +144,7 @@ def long_forward_kernel(
     KIND: tl.constexpr, POWER: tl.constexpr, OUT: tl.constexpr, START: tl.constexpr,
     PER_ROW: tl.constexpr, EXACT: tl.constexpr, WRITE: tl.constexpr, STATE: tl.constexpr,
     RESOLUTION: tl.constexpr, ROUNDING: tl.constexpr, TYPE: tl.constexpr,
-    M: tl.constexpr, UNROLL: tl.constexpr,
+    M: tl.constexpr, READS: tl.constexpr, WRITES: tl.constexpr,
 ):  # fmt: skip
     """One row per program. The first read keeps the three largest of each of M strided slices. If
     no third is in the support that these give, nothing else is; if one is, it is read again."""
@@ -161,8 +161,8 @@ def long_forward_kernel(
         o_column = tl.arange(0, M)[None, :]
         b_first = tl.full([1, M], -float("inf"), TYPE)
         b_second, b_third = b_first, b_first
-        for start in range(0, d, M * UNROLL):
-            for k in tl.static_range(UNROLL):
+        for start in range(0, d, M * READS):
+            for k in tl.static_range(READS):
                 o = start + k * M + o_column
                 # (1, M)
                 b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
@@ -220,8 +220,8 @@ def long_forward_kernel(
             p_value, p_state, o_row, m_row, top, rise, total, moment, b_parameter, c, STATE
         )
         if WRITE:
-            for start in range(0, d, M * UNROLL):
-                for k in tl.static_range(UNROLL):
+            for start in range(0, d, M * WRITES):
+                for k in tl.static_range(WRITES):
                     o = start + k * M + o_column
                     # (1, M)
                     b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)

@@ -65,9 +65,9 @@ def _entmax_gradient_(
 
 
 def _entmax_support(
-    scores: Tensor, state: Tensor, most: int, alpha: float
+    scores: Tensor, state: Tensor, target: Tensor, weights: Tensor, most: int, alpha: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return reference.support_of(_entmax(scores, alpha), most)
+    return reference.support_of(_entmax(scores, alpha), target, weights, most)
 
 
 entmax = declare_with(
@@ -117,11 +117,11 @@ entmax_gradient_ = declare_inplace_with(
     triton=kernel("entmax", "entmax_gradient_"),
 )
 entmax_support = declare(
-    "entmax_support(Tensor scores, Tensor state, int most, float alpha)"
-    " -> (Tensor, Tensor, Tensor)",
-    fake=lambda scores, state, most, alpha: (
-        scores.new_empty((scores.shape[0], most), dtype=torch.int32),
-        _values(scores, most),
+    "entmax_support(Tensor scores, Tensor state, Tensor target, Tensor weights, int most,"
+    " float alpha) -> (Tensor, Tensor, Tensor)",
+    fake=lambda scores, state, target, weights, most, alpha: (
+        scores.new_empty((scores.shape[0], 1 + most), dtype=torch.int32),
+        _values(scores, 1 + most),
         scores.new_empty(scores.shape[:1], dtype=torch.int32),
     ),
     reference=reference.entmax_support,

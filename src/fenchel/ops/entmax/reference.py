@@ -136,22 +136,32 @@ def entmax_gradient(
 
 
 def entmax_support(
-    scores: Tensor, state: Tensor, most: int, alpha: float
+    scores: Tensor, state: Tensor, target: Tensor, weights: Tensor, most: int, alpha: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The supports of the solutions of scores (n, d), as `support_of` gives them."""
-    return support_of(entmax(scores, alpha), most)
+    """The supports of the loss's gradients at scores (n, d), as `support_of` gives them."""
+    return support_of(entmax(scores, alpha), target, weights, most)
 
 
-def support_of(y: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The nonzeros of rows (n, d): columns and values (n, most), and counts (n,).
+def support_of(
+    y: Tensor, target: Tensor, weights: Tensor, most: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The nonzeros of y and of −[index = target], columns and values (n, 1 + most), counts (n,).
 
-    Where a row has fewer entries its last columns hold d and its last values zero; where it has
-    more, those that are given are some of them.
+    Args:
+        y: (n, d).
+        target: (n, 1) indices.
+        weights: (n, 1); a row of weight 0 has no entry.
+        most: how many nonzeros of y to give.
+    Returns:
+        The target's −1 comes first. Where a row has fewer entries its last columns hold d; where it
+        has more, those that are given are some of them.
     """
+    kept = weights != 0
     values, columns = y.topk(min(most, y.shape[-1]), dim=-1)
     columns = torch.where(values != 0, columns, y.shape[-1])
-    if most > y.shape[-1]:
-        pad = (0, most - y.shape[-1])
-        values = torch.nn.functional.pad(values, pad)
-        columns = torch.nn.functional.pad(columns, pad, value=y.shape[-1])
-    return columns.to(torch.int32), values, (y != 0).sum(-1, dtype=torch.int32)
+    columns = torch.where(kept, torch.cat((target, columns), 1), y.shape[-1])
+    values = torch.cat((values.new_full(target.shape, -1), values), 1)
+    short = (0, 1 + most - columns.shape[1])
+    columns = torch.nn.functional.pad(columns, short, value=y.shape[-1])
+    counts = torch.where(kept[:, 0], 1 + (y != 0).sum(-1), 0)
+    return columns.to(torch.int32), torch.nn.functional.pad(values, short), counts.to(torch.int32)

@@ -15,6 +15,7 @@ from .._triton.launch import (
     solution,
     solve,
 )
+from .._triton.launcher import launcher
 from .._triton.root import ENTMAX, finite, rounded, row_constants, solution_power, tilt
 
 
@@ -96,13 +97,16 @@ def entmax_gradient(
         target = target.contiguous()
     for exact in exactness(number) if x.shape[0] else ():
         wide = torch.float64 if exact or scores.dtype == torch.float64 else torch.float32
-        entmax_gradient_kernel[(triton.cdiv(x.shape[0], block) * triton.cdiv(d, width),)](
+        run = launcher(
+            entmax_gradient_kernel, POWER=power_kind(root.r, wide), PER_ROW=values is not None,
+            EXACT=exact, TARGET=target is not None, R=block, D=width, num_warps=4,
+            TYPE=tl.float64 if wide == torch.float64 else tl.float32,
+        )  # fmt: skip
+        run(
+            (triton.cdiv(x.shape[0], block) * triton.cdiv(d, width),),
             x, state.contiguous(), target, weights.contiguous(), results, values,
             2.0 if number is None else number, root.c, root.r, x.shape[0], d, x.stride(0),
-            results.stride(0), POWER=power_kind(root.r, wide),
-            PER_ROW=values is not None, EXACT=exact, TARGET=target is not None,
-            TYPE=tl.float64 if wide == torch.float64 else tl.float32,
-            R=block, D=width, num_warps=4,
+            results.stride(0),
         )  # fmt: skip
     return out
 
@@ -115,57 +119,67 @@ def entmax_gradient_(
 
 @triton.jit
 def entmax_support_kernel(
-    p_x, p_state, p_column, p_value, p_count,
+    p_x, p_state, p_target, p_weight, p_column, p_value, p_count,
     c: tl.float64, r: tl.float64, d, stride, most,
-    POWER: tl.constexpr, TYPE: tl.constexpr, M: tl.constexpr,
+    POWER: tl.constexpr, TYPE: tl.constexpr, M: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """One row per program: the entries of the support in order, each tile after the one before."""
+    """One row per program: its target, then its support in order, tile after tile."""
     o_row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     p_row = p_x + o_row[:, None] * stride
-    o_column = tl.arange(0, M)[None, :]
-    # (1,)
-    top = tl.load(p_state + 3 * o_row).to(TYPE)
-    rise = tl.load(p_state + 3 * o_row + 1).to(TYPE)
-    share = tl.load(p_state + 3 * o_row + 2).to(TYPE)
-    b_c, b_r = tl.full([1], c, TYPE), tl.full([1], r, TYPE)
-    peak = finite(top, TYPE)
+    p_column += o_row[:, None] * (most + 1)
+    p_value += o_row[:, None] * (most + 1)
     found = tl.full([1], 0, tl.int32)
-    for start in range(0, d, M):
-        o = start + o_column
-        # (1, M)
-        b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
-        b_y = solution_power(tilt(b_x, peak, b_c, TYPE), rise, b_r, POWER)
-        b_y = b_y * share[:, None]
-        m_in = (b_y != 0) & (o < d)
-        here = tl.sum(m_in.to(tl.int32), 1)
-        if tl.max(here, 0) > 0:
-            b_place = found[:, None] + tl.cumsum(m_in.to(tl.int32), 1) - 1
-            m_in = m_in & (b_place < most)
-            tl.store(p_column + o_row[:, None] * most + b_place, o, mask=m_in)
-            tl.store(p_value + o_row[:, None] * most + b_place, b_y, mask=m_in)
-        found += here
+    # (1,) each
+    weight = tl.load(p_weight + o_row)
+    if tl.max((weight != 0).to(tl.int32), 0) > 0:
+        target = tl.load(p_target + o_row).to(tl.int32)
+        top = tl.load(p_state + 3 * o_row).to(TYPE)
+        rise = tl.load(p_state + 3 * o_row + 1).to(TYPE)
+        share = tl.load(p_state + 3 * o_row + 2).to(TYPE)
+        b_c, b_r = tl.full([1], c, TYPE), tl.full([1], r, TYPE)
+        peak = finite(top, TYPE)
+        tl.store(p_column + tl.zeros([1, 1], tl.int32), target[:, None])
+        tl.store(p_value + tl.zeros([1, 1], tl.int32), tl.full([1, 1], -1.0, TYPE))
+        found += 1
+        for start in range(0, d, M):
+            o = start + tl.arange(0, M)[None, :]
+            # (1, M)
+            b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
+            b_y = solution_power(tilt(b_x, peak, b_c, TYPE), rise, b_r, POWER)
+            b_y = b_y * share[:, None]
+            m_in = (b_y != 0) & (o < d)
+            here = tl.sum(m_in.to(tl.int32), 1)
+            if tl.max(here, 0) > 0:
+                b_place = found[:, None] + tl.cumsum(m_in.to(tl.int32), 1) - 1
+                m_in = m_in & (b_place <= most)
+                tl.store(p_column + b_place, o, mask=m_in)
+                tl.store(p_value + b_place, b_y, mask=m_in)
+            found += here
     tl.store(p_count + o_row, found)
-    for start in range(0, most, M):
-        o = start + o_column
-        m_free = (o >= found[:, None]) & (o < most)
-        tl.store(p_column + o_row[:, None] * most + o, d + tl.zeros([1, M], tl.int32), mask=m_free)
-        tl.store(p_value + o_row[:, None] * most + o, tl.zeros([1, M], TYPE), mask=m_free)
+    o = tl.arange(0, K)[None, :]
+    m_free = (o >= found[:, None]) & (o <= most)
+    tl.store(p_column + o, d + tl.zeros([1, K], tl.int32), mask=m_free)
+    tl.store(p_value + o, tl.zeros([1, K], TYPE), mask=m_free)
 
 
 def entmax_support(
-    scores: Tensor, state: Tensor, most: int, alpha: float
+    scores: Tensor, state: Tensor, target: Tensor, weights: Tensor, most: int, alpha: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     x, d = rows_of(scores), scores.shape[-1]
     root = Root.of(alpha, ENTMAX.value)
     wide = torch.float64 if alpha > 2 else torch.promote_types(scores.dtype, torch.float32)
-    columns = torch.empty((x.shape[0], most), dtype=torch.int32, device=x.device)
-    values = torch.empty((x.shape[0], most), dtype=wide, device=x.device)
+    columns = torch.empty((x.shape[0], 1 + most), dtype=torch.int32, device=x.device)
+    values = torch.empty((x.shape[0], 1 + most), dtype=wide, device=x.device)
     counts = torch.empty(x.shape[0], dtype=torch.int32, device=x.device)
-    width = min(triton.next_power_of_2(d), 2048)
+    width = min(triton.next_power_of_2(d), 8192 if wide == torch.float32 else 2048)
     if x.shape[0]:
-        entmax_support_kernel[(x.shape[0],)](
-            x, state.contiguous(), columns, values, counts, root.c, root.r, d, x.stride(0), most,
-            POWER=power_kind(root.r, wide), M=width, num_warps=max(1, width // 256),
+        run = launcher(
+            entmax_support_kernel, POWER=power_kind(root.r, wide), M=width,
+            K=triton.next_power_of_2(1 + most), num_warps=max(1, min(8, width // 256)),
             TYPE=tl.float64 if wide == torch.float64 else tl.float32,
+        )  # fmt: skip
+        run(
+            (x.shape[0],), x, state.contiguous(), target.contiguous(), weights.contiguous(),
+            columns, values, counts, root.c, root.r, d, x.stride(0), most,
         )  # fmt: skip
     return columns, values.to(torch.promote_types(scores.dtype, torch.float32)), counts

@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._triton.launcher import launcher
+
 
 @triton.jit
 def gather_sum_kernel(
@@ -40,9 +42,8 @@ def gather_sum(
     out = dense.new_empty(n, d)
     width = min(triton.next_power_of_2(d), 1024)
     if n:
-        gather_sum_kernel[(n, triton.cdiv(d, width))](
-            dense, starts, ends, index, values, out, d, dense.stride(0),
-            TYPE=tl.float64 if dense.dtype == torch.float64 else tl.float32, G=8, D=width,
-            num_warps=4,
-        )  # fmt: skip
+        wide = tl.float64 if dense.dtype == torch.float64 else tl.float32
+        run = launcher(gather_sum_kernel, TYPE=wide, G=8, D=width, num_warps=4)
+        grid = (n, triton.cdiv(d, width))
+        run(grid, dense, starts, ends, index, values, out, d, dense.stride(0))
     return out
