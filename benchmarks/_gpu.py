@@ -17,7 +17,7 @@ from .timing import Timing
 
 FLUSH = 256 * 2**20
 """Bytes that are zeroed before a measurement, several times the L2 cache."""
-CYCLES = 500_000
+CYCLES = 2_000_000
 """That the GPU waits before a measurement; the host is ahead then, and its time does not count."""
 WARM_UP = 2
 FEW = 3

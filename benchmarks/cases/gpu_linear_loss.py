@@ -28,7 +28,7 @@ SMALL = (64, 256, 2000)
 WORSE = 2.0
 """How many times the error of the gradients may be that of bfloat16 on all scores."""
 ROUNDS = 8
-SECONDS = 35
+SECONDS = 60
 """After which rivals are skipped."""
 TARGETS = {"trained": 0.6, "initialization": 1.1}
 """On the ratio to the fastest rival."""

@@ -21,7 +21,7 @@ from .options import Options
 
 SHAPES = ((8192, 32000), (4096, 128256))
 ROUNDS = 12
-SECONDS = 15
+SECONDS = 20
 """After which rivals are skipped."""
 TARGET, PEAK_TARGET = 0.5, 1.02
 """On the ratio to F.cross_entropy, and on the peak memory in multiples of the gradient."""

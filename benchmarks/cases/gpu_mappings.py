@@ -24,7 +24,7 @@ HOST_SHAPES = ((64, 64), (65536, 128))
 DTYPES = (torch.float32, torch.bfloat16)
 """Rivals are measured with the last, the others first, for which there is always time."""
 ROUNDS = 12
-SECONDS = 40
+SECONDS = 60
 """After which rivals are skipped."""
 
 FORWARD, BOTH = "forward", "forward+backward"

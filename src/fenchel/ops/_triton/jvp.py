@@ -152,8 +152,8 @@ def _launch(
     constants = {"KIND": kind, "CURVE": curve, "PER_ROW": parameter is None, "TYPE": wide}
     if tile is None and d <= HELD:
         width = triton.next_power_of_2(d)
-        rows, warps = max(1, 1024 // width), 4 if wide == tl.float64 else 1
-        shape = {"R": rows, "D": width, "num_warps": max(warps, width // 1024)}
+        rows, warps = max(1, 512 // width), 4 if wide == tl.float64 else 1
+        shape = {"R": rows, "D": width, "num_warps": max(warps, min(8, width // 512))}
         return Launcher(held_jvp_kernel, {**constants, **shape}), rows
     width = tile or 4096
     shape = {"M": width, "UNROLL": min(4, triton.cdiv(d, width)), "num_warps": 16}

@@ -98,12 +98,12 @@ def _short(d: int, power: int) -> tuple[int, dict[str, int]]:
 
 def _long(d: int, power: int, compute: torch.dtype, tile: int | None) -> dict[str, int]:
     """For a long row, how many slices, tiles to read and to write at a time, and warps."""
-    width, warps, tiles = 1024, 4, 4
+    width, warps = 1024, 4
     if d > 8192:
-        width, warps, tiles = (2048, 8, 8) if power > 0 or d < 65536 else (4096, 16, 8)
+        width, warps = (2048, 8) if power > 0 or d < 65536 else (4096, 16)
     width = tile or (width // 2 if compute == torch.float64 else width)
-    reads = min(tiles, triton.cdiv(d, width))
-    writes = 1 if power == SLOW.value else reads  # or the code would be long
+    reads = min(8, triton.cdiv(d, width))
+    writes = 1 if power == SLOW.value else min(4, reads)  # or the code would be long
     return {"M": width, "READS": reads, "WRITES": writes, "num_warps": warps}
 
 

@@ -153,9 +153,9 @@ def power_terms(b_tilt, rise, r, POWER: tl.constexpr, KIND: tl.constexpr):
     b_u, b_at = raise_to(b_tilt, rise, r, POWER)
     b_one = tl.where(b_u > 0, 1.0, 0.0).to(b_u.dtype)
     if POWER == FAST:
-        b_log = fast_log2(b_u)
-        b_below = fast_exp2((r - 1)[:, None] * b_log)
-        b_lower = tl.where(b_u > 0, fast_exp2((r - 2)[:, None] * b_log), 0.0)
+        b_lower = fast_exp2((r - 2)[:, None] * fast_log2(b_u))
+        b_lower = tl.where(b_u > 0, b_lower, 0.0)
+        b_below = b_lower * b_u
         b_at = b_below * b_u
     elif POWER == SLOW:
         b_below = b_at / b_u

@@ -286,18 +286,20 @@ def project_tiles(p_z, p_mark, p_order, p_y, row, d, tau, peak, broken, width):
     moving = tl.full((), 1, tl.int32)
     excess = tl.full((), 0, tl.float64)
     while moving > 0:
-        count = tl.full((), 0, tl.int32)
-        total = tl.full((), 0, tl.float64)
-        excess = tl.full((), 0, tl.float64)
+        # Lane by lane, so that a long sum is rounded less.
+        b_count = tl.zeros((width,), tl.int32)
+        b_total = tl.zeros((width,), tl.float64)
+        b_excess = b_total
         for first in range(0, d, width):
             m = first + o < d
             # (width,) each
             z = tl.load(p_z + first + o, m, 0.0)
             mark = tl.load(p_mark + first + o, m, 0)
             above = ((mark & 1) > 0) & (z - peak > tau)
-            count += tl.sum(above.to(tl.int32), 0)
-            total += tl.sum(tl.where(above, z - peak, 0.0), 0)
-            excess += tl.sum(tl.where(above, (z - peak) - tau, 0.0), 0)
+            b_count += above.to(tl.int32)
+            b_total += tl.where(above, z - peak, 0.0)
+            b_excess += tl.where(above, (z - peak) - tau, 0.0)
+        count, total, excess = tl.sum(b_count, 0), tl.sum(b_total, 0), tl.sum(b_excess, 0)
         excess = (excess - 1.0) / tl.maximum(count, 1)
         fewer = count < least
         tau = tl.where(fewer, (total - 1.0) / tl.maximum(count, 1), tau)

@@ -123,24 +123,26 @@ def entmax_support_kernel(
     c: tl.float64, r: tl.float64, d, stride, most,
     POWER: tl.constexpr, TYPE: tl.constexpr, M: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """One row per program: its target, then its support in order, tile after tile."""
+    """One row per program: its target, then its support. Entries are written as they are found, in
+    no order, and then ordered by column, so that answers repeat. The counts come as zeros."""
     o_row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     p_row = p_x + o_row[:, None] * stride
+    p_count += o_row
     p_column += o_row[:, None] * (most + 1)
     p_value += o_row[:, None] * (most + 1)
+    o_one = tl.zeros([1, 1], tl.int32)
+    o_entry = tl.arange(0, K)[None, :]
     found = tl.full([1], 0, tl.int32)
-    # (1,) each
+    # (1,)
     weight = tl.load(p_weight + o_row)
     if tl.max((weight != 0).to(tl.int32), 0) > 0:
+        # (1,) each
         target = tl.load(p_target + o_row).to(tl.int32)
         top = tl.load(p_state + 3 * o_row).to(TYPE)
         rise = tl.load(p_state + 3 * o_row + 1).to(TYPE)
         share = tl.load(p_state + 3 * o_row + 2).to(TYPE)
         b_c, b_r = tl.full([1], c, TYPE), tl.full([1], r, TYPE)
         peak = finite(top, TYPE)
-        tl.store(p_column + tl.zeros([1, 1], tl.int32), target[:, None])
-        tl.store(p_value + tl.zeros([1, 1], tl.int32), tl.full([1, 1], -1.0, TYPE))
-        found += 1
         for start in range(0, d, M):
             o = start + tl.arange(0, M)[None, :]
             # (1, M)
@@ -148,18 +150,33 @@ def entmax_support_kernel(
             b_y = solution_power(tilt(b_x, peak, b_c, TYPE), rise, b_r, POWER)
             b_y = b_y * share[:, None]
             m_in = (b_y != 0) & (o < d)
-            here = tl.sum(m_in.to(tl.int32), 1)
-            if tl.max(here, 0) > 0:
-                b_place = found[:, None] + tl.cumsum(m_in.to(tl.int32), 1) - 1
-                m_in = m_in & (b_place <= most)
-                tl.store(p_column + b_place, o, mask=m_in)
-                tl.store(p_value + b_place, b_y, mask=m_in)
-            found += here
-    tl.store(p_count + o_row, found)
-    o = tl.arange(0, K)[None, :]
-    m_free = (o >= found[:, None]) & (o <= most)
-    tl.store(p_column + o, d + tl.zeros([1, K], tl.int32), mask=m_free)
-    tl.store(p_value + o, tl.zeros([1, K], TYPE), mask=m_free)
+            b_place = 1 + tl.atomic_add(
+                p_count[:, None] + tl.zeros([1, M], tl.int32), 1, mask=m_in, sem="relaxed"
+            )
+            m_in = m_in & (b_place <= most)
+            tl.store(p_column + b_place, o, mask=m_in)
+            tl.store(p_value + b_place, b_y, mask=m_in)
+        tl.debug_barrier()
+        found += 1 + tl.load(p_count, volatile=True)
+        m_entry = (o_entry > 0) & (o_entry < found[:, None]) & (o_entry <= most)
+        # (1, K)
+        b_column = tl.load(p_column + o_entry, mask=m_entry, other=d)
+        b_value = tl.load(p_value + o_entry, mask=m_entry, other=0.0)
+        b_rank = tl.zeros([1, K], tl.int32)
+        for start in range(1, tl.minimum(tl.max(found, 0), most + 1), 16):
+            o = start + tl.arange(0, 16)[None, :]
+            # (1, 16)
+            b_other = tl.load(p_column + o, mask=(o < found[:, None]) & (o <= most), other=d)
+            b_rank += tl.sum((b_other[:, None, :] < b_column[:, :, None]).to(tl.int32), 2)
+        tl.debug_barrier()
+        tl.store(p_column + 1 + b_rank, b_column, mask=m_entry)
+        tl.store(p_value + 1 + b_rank, b_value, mask=m_entry)
+        tl.store(p_column + o_one, target[:, None])
+        tl.store(p_value + o_one, tl.full([1, 1], -1.0, TYPE))
+        tl.store(p_count, found)
+    m_free = (o_entry >= found[:, None]) & (o_entry <= most)
+    tl.store(p_column + o_entry, d + tl.zeros([1, K], tl.int32), mask=m_free)
+    tl.store(p_value + o_entry, tl.zeros([1, K], TYPE), mask=m_free)
 
 
 def entmax_support(
@@ -170,12 +187,12 @@ def entmax_support(
     wide = torch.float64 if alpha > 2 else torch.promote_types(scores.dtype, torch.float32)
     columns = torch.empty((x.shape[0], 1 + most), dtype=torch.int32, device=x.device)
     values = torch.empty((x.shape[0], 1 + most), dtype=wide, device=x.device)
-    counts = torch.empty(x.shape[0], dtype=torch.int32, device=x.device)
-    width = min(triton.next_power_of_2(d), 8192 if wide == torch.float32 else 2048)
+    counts = torch.zeros(x.shape[0], dtype=torch.int32, device=x.device)
+    width = max(256, min(triton.next_power_of_2(d), 2048))
     if x.shape[0]:
         run = launcher(
             entmax_support_kernel, POWER=power_kind(root.r, wide), M=width,
-            K=triton.next_power_of_2(1 + most), num_warps=max(1, min(8, width // 256)),
+            K=max(16, triton.next_power_of_2(1 + most)), num_warps=width // 256,
             TYPE=tl.float64 if wide == torch.float64 else tl.float32,
         )  # fmt: skip
         run(
