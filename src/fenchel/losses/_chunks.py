@@ -72,7 +72,8 @@ class Chunk:
         weights: Tensor,
     ) -> None:
         self.part, self.narrow = part, True
-        self._rest: tuple | None = problem, part, scores, state, target, weights
+        rest = problem, part, scores, state, target, weights
+        self._rest: tuple[Problem, slice, Tensor, Tensor, Tensor, Tensor] | None = rest
         self.supports = problem.supports(scores, state, target, weights)
         widest = self.supports[2].max()
         self._widest = widest.to("cpu", non_blocking=widest.is_cuda)
