@@ -71,7 +71,7 @@ class Chunk:
         target: Tensor,
         weights: Tensor,
     ) -> None:
-        self.part, self.narrow = part, True
+        self.part, self.narrow, self.width = part, True, 0
         rest = problem, part, scores, state, target, weights
         self._rest: tuple[Problem, slice, Tensor, Tensor, Tensor, Tensor] | None = rest
         self.supports = problem.supports(scores, state, target, weights)
@@ -80,21 +80,46 @@ class Chunk:
         self._copied = torch.cuda.current_stream().record_event() if widest.is_cuda else None
 
     def settle(self, dense: Gradients | None, hidden: Tensor) -> None:
-        """Waits for the supports' width and drops the scores; wide supports are dropped too, and
-        their gradients added to the dense ones if given."""
+        """Waits for the supports' width, and drops the scores; the gradients of rows with wide
+        supports are added to the dense ones if given."""
         if self._rest is None:
             return
         if self._copied is not None:
             self._copied.synchronize()
-        columns, values, counts = self.supports
-        self.narrow = int(self._widest) <= columns.shape[1]
-        if self.narrow:
-            self.supports = columns[:, : int(self._widest)], values, counts
-        else:
-            self.supports = columns[:, :0], values, counts.zero_()
-            if dense is not None:
-                dense.add(*self._rest, hidden)
+        self.width = int(self._widest)
+        self.narrow = self.width <= self.supports[0].shape[1]
+        if not self.narrow and dense is not None:
+            dense.add(*self._rest, hidden)
         self._rest = None
+
+
+class Entries:
+    """The gradients y − target of all rows, times their weights, by entries of which a row has a
+    fixed number of places."""
+
+    def __init__(self, chunks: list[Chunk], rows: Tensor) -> None:
+        def joined(parts: list[Tensor]) -> Tensor:
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+        self.chunks = chunks
+        self.columns = joined([chunk.supports[0] for chunk in chunks])
+        self.values = joined([chunk.supports[1] for chunk in chunks]) * rows
+        counts = joined([chunk.supports[2] for chunk in chunks])
+        n, width = self.columns.shape
+        self.starts = torch.arange(0, n * width, width, device=rows.device)
+        self.ends = self.starts + counts.clamp(max=width)
+
+    def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Starts, ends, columns and values by rows; those of wide supports hold anything."""
+        return self.starts, self.ends, self.columns.flatten(), self.values.flatten()
+
+    def transposed(self, classes: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Starts, ends, rows and values by columns, without the rows of wide supports."""
+        for chunk in self.chunks:
+            if not chunk.narrow:
+                self.columns[chunk.part] = classes
+        width = max(chunk.width for chunk in self.chunks if chunk.narrow)
+        return transpose(self.columns[:, :width], self.values[:, :width], classes)
 
 
 class Gradients:
@@ -128,40 +153,17 @@ class Gradients:
             wide = torch.promote_types(gradient.dtype, torch.float32)
             self._add_bias(gradient.sum(0, dtype=wide))
 
-    def gather(
-        self,
-        supports: list[tuple[Tensor, Tensor, Tensor]],
-        rows: Tensor,
-        hidden: Tensor,
-        weight: Tensor,
-    ) -> None:
-        """Adds what the supports of all rows give, weighted by `rows` (n, 1)."""
-        width = max((columns.shape[1] for columns, _, _ in supports), default=0)
-        if width == 0:
-            return
-        classes, n = weight.shape[0], len(rows)
-        counts = torch.cat([counts for _, _, counts in supports])
-        values = torch.cat([values[:, :width] for _, values, _ in supports]).mul_(rows)
-        columns = torch.cat(
-            [
-                columns
-                if columns.shape[1] == width
-                else torch.nn.functional.pad(columns, (0, width - columns.shape[1]), value=classes)
-                for columns, _, _ in supports
-            ]
-        )
+    def gather(self, entries: Entries, hidden: Tensor, weight: Tensor) -> None:
+        """Adds what the narrow supports give."""
         if self.wanted[0]:
-            starts = torch.arange(0, n * width, width, device=rows.device)
-            self.gathered = gather_sum(
-                weight, starts, starts + counts, columns.flatten(), values.flatten()
-            )
+            self.gathered = gather_sum(weight, *entries.rows())
         if self.wanted[1] or self.wanted[2]:
-            starts, ends, index, values = transpose(columns, values, classes)
+            starts, ends, index, values = entries.transposed(weight.shape[0])
             if self.wanted[1]:
                 product = gather_sum(hidden, starts, ends, index, values)
                 self.in_weight = product if self.in_weight is None else self.in_weight.add_(product)
             if self.wanted[2]:
-                ones = values.new_ones(n, 1)
+                ones = values.new_ones(len(hidden), 1)
                 self._add_bias(gather_sum(ones, starts, ends, index, values).squeeze(1))
 
     def _add_weight(self, gradient: Tensor, hidden: Tensor, exact: bool) -> None:

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from .. import _checks
 from ..mappings import AbstractMapping
-from ._chunks import Chunk, Gradients, Problem
+from ._chunks import Chunk, Entries, Gradients, Problem
 
 _WHOLE_BYTES, _CHUNK_BYTES = 2**29, 3 * 2**27
 """How large the scores may be for one chunk to hold all, and how large one of several is."""
@@ -148,9 +148,11 @@ class LinearLoss(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, target, weights = ctx.saved_tensors
+        rows = weights * grad.to(weights.dtype).reshape(-1, 1)
+        # What can be launched before the host waits is.
+        entries = Entries(ctx.chunks, rows) if ctx.chunks else None
         for chunk in ctx.chunks[-1:]:
             chunk.settle(ctx.dense, hidden)
-        rows = weights * grad.to(weights.dtype).reshape(-1, 1)
         total, ctx.dense = ctx.dense, None  # handed over: a second backward computes them again
         if total is not None:
             total.scale(grad)
@@ -161,5 +163,6 @@ class LinearLoss(Function):
                 scores = problem.scores(hidden[part])
                 _, state = problem.solve(scores, target[part])
                 total.add(problem, part, scores, state, target[part], rows[part], hidden)
-        total.gather([chunk.supports for chunk in ctx.chunks], rows, hidden, weight)
+        if entries is not None and any(chunk.narrow for chunk in ctx.chunks):
+            total.gather(entries, hidden, weight)
         return (*total.results(hidden, weight, bias), None, None, None)

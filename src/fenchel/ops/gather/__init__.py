@@ -34,4 +34,4 @@ def transpose(columns: Tensor, values: Tensor, width: int) -> tuple[Tensor, Tens
     ordered, order = columns.flatten().sort(stable=True)
     marks = torch.arange(width + 1, dtype=ordered.dtype, device=ordered.device)
     edges = torch.searchsorted(ordered, marks)
-    return edges[:-1], edges[1:], order // columns.shape[1], values.flatten()[order]
+    return edges[:-1], edges[1:], order // columns.shape[1], values.flatten().index_select(0, order)
