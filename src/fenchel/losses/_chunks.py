@@ -77,7 +77,9 @@ class Chunk:
         self.supports = problem.supports(scores, state, target, weights)
         widest = self.supports[2].max()
         self._widest = widest.to("cpu", non_blocking=widest.is_cuda)
-        self._copied = torch.cuda.current_stream().record_event() if widest.is_cuda else None
+        self._copied = None
+        if widest.is_cuda:
+            self._copied = torch.cuda.current_stream(widest.device).record_event()
 
     def settle(self, dense: Gradients | None, hidden: Tensor) -> None:
         """Waits for the supports' width, and drops the scores; the gradients of rows with wide

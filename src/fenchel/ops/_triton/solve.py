@@ -147,7 +147,8 @@ def long_forward_kernel(
     M: tl.constexpr, READS: tl.constexpr, WRITES: tl.constexpr,
 ):  # fmt: skip
     """One row per program. The first read keeps the three largest of each of M strided slices. If
-    no third is in the support that these give, nothing else is; if one is, it is read again."""
+    no third is in the support that these give, nothing else is; if one is, it is read again. The
+    cache is asked to keep what was read until it is read for the last time."""
     o_row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     m_row = o_row < n
     b_parameter, c, r, out, least, shortest = row_constants(
@@ -165,7 +166,9 @@ def long_forward_kernel(
             for k in tl.static_range(READS):
                 o = start + k * M + o_column
                 # (1, M)
-                b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
+                b_x = tl.load(
+                    p_row + o, mask=o < d, other=-float("inf"), eviction_policy="evict_last"
+                ).to(TYPE)
                 b_third = tl.maximum(b_third, tl.minimum(b_second, b_x))
                 b_second = tl.maximum(b_second, tl.minimum(b_first, b_x))
                 b_first = tl.maximum(b_first, b_x, propagate_nan=tl.PropagateNan.ALL)
@@ -224,7 +227,11 @@ def long_forward_kernel(
                 for k in tl.static_range(WRITES):
                     o = start + k * M + o_column
                     # (1, M)
-                    b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
+                    b_x = tl.load(
+                        p_row + o, mask=o < d, other=-float("inf"), eviction_policy="evict_first"
+                    ).to(TYPE)
                     b_w = solution_power(tilt(b_x, peak, c, TYPE), rise, out, OUT)
                     b_w = rounded(b_w * share[:, None], p_y.dtype.element_ty)
-                    tl.store(p_y + o_row[:, None] * d + o, b_w, mask=o < d)
+                    tl.store(
+                        p_y + o_row[:, None] * d + o, b_w, mask=o < d, eviction_policy="evict_first"
+                    )
