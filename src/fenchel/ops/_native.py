@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +88,14 @@ class Kernel:
         words: list = [tensor.data_ptr() for tensor in arguments[: self._inputs]]
         owners = []
         for word, value in zip(self._parameters, arguments[self._inputs :], strict=True):
-            if word == "rows":
-                owner, address, step = _row_values(value, rows)
-                owners.append(owner)
-                words += (address, step)
-            else:
+            if word != "rows":
                 words.append(value)
+            elif isinstance(value, Tensor):
+                values = value.broadcast_to((*rows.shape[:-1], 1)).to(torch.float64).contiguous()
+                owners.append(values)
+                words += (values.data_ptr(), 1)
+            else:
+                words += (_number(value)[1], 0)
         words += (rows.numel() // d, d)
         words += [None if result is None else result.data_ptr() for result in results]
         if self._functions[rows.dtype](*words, torch.get_num_threads()):
@@ -105,10 +108,8 @@ class Kernel:
         return out
 
 
-def _row_values(value: float | Tensor, rows: Tensor) -> tuple[object, int, int]:
-    """A parameter as (owner, address, step) of doubles: one for all rows, or one for each."""
-    if isinstance(value, Tensor):
-        values = value.broadcast_to((*rows.shape[:-1], 1)).to(torch.float64).contiguous()
-        return values, values.data_ptr(), 1
-    single = ctypes.c_double(value)
-    return single, ctypes.addressof(single), 0
+@cache
+def _number(value: float) -> tuple[object, int]:
+    """A number as a double in memory, which stays, and its address."""
+    double = ctypes.c_double(value)
+    return double, ctypes.addressof(double)
