@@ -88,16 +88,12 @@ def exactness(parameter: float | None) -> tuple[bool, ...]:
     return (False, True) if parameter is None else (parameter > 2,)
 
 
-def _short(d: int, power: int, dtype: torch.dtype) -> tuple[int, dict[str, int]]:
-    """For short rows, how many in a program, and how to hold them: the shortest in pieces that four
-    threads read at once, the others with groups of entries that give a start."""
+def _short(d: int, power: int) -> tuple[int, dict[str, int]]:
+    """For short rows, how many in a program, and how to hold them; groups give a start."""
     width = triton.next_power_of_2(d)
-    piece = 64 // dtype.itemsize
-    rows, group, pieces = SHORT // width, 4, 1
-    if width < 256:
-        rows, group, pieces = 8, 1, max(1, width // piece)
+    rows, group = (min(32, 256 // width), 1) if width < 256 else (SHORT // width, 4)
     warps = 4 if power == SLOW.value else 1  # or the code would be long
-    return rows, {"R": rows, "D": width, "GROUP": group, "PIECES": pieces, "num_warps": warps}
+    return rows, {"R": rows, "D": width, "GROUP": group, "num_warps": warps}
 
 
 def _long(d: int, power: int, compute: torch.dtype, tile: int | None) -> dict[str, int]:
@@ -129,7 +125,7 @@ def launches(
         resolution, rounding = torch.finfo(wide).eps, torch.finfo(compute).eps
         power = power_kind(root.r, compute)
         if tile is None and d <= SHORT:
-            kernel, (rows, shape) = short_forward_kernel, _short(d, power, dtype)
+            kernel, (rows, shape) = short_forward_kernel, _short(d, power)
         else:
             kernel, rows, shape = long_forward_kernel, 1, _long(d, power, compute, tile)
         constants = {

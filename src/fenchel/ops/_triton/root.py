@@ -6,8 +6,7 @@ c = α − 1 = 1/r, NORM with c = 1 and r = q. SQUARED asks for Σ u^(q−1) = �
 r = q − 1. The unknown is kept as s − 1, which is exact where s is near one. See
 docs/concepts/mappings.md.
 
-Rows lie side by side in blocks (R, D), or cut into pieces in blocks (C, R, D / C); a quantity of a
-row has the shape (R, 1), or (1, R, 1). POWER is r where that is
+Rows lie side by side in blocks (R, D); a quantity of a row has shape (R,). POWER is r where that is
 small and whole, so that no logarithm is needed, or else FAST (r is small, and a short logarithm
 does) or SLOW.
 """
@@ -61,17 +60,7 @@ def _larger(a, b):
 @triton.jit
 def row_max(b_x):
     """The largest entry of each row, NaN if one is."""
-    if len(b_x.shape) == 3:
-        b_x = tl.reduce(b_x, 0, _larger, keep_dims=True)
-    return tl.reduce(b_x, len(b_x.shape) - 1, _larger, keep_dims=True)
-
-
-@triton.jit
-def row_sum(b_x):
-    """The sum over each row."""
-    if len(b_x.shape) == 3:
-        b_x = tl.sum(b_x, 0, keep_dims=True)
-    return tl.sum(b_x, len(b_x.shape) - 1, keep_dims=True)
+    return tl.reduce(b_x, 1, _larger)
 
 
 @triton.jit
@@ -82,9 +71,7 @@ def _add_three(a0, a1, a2, b0, b1, b2):
 @triton.jit
 def row_sums(b_a, b_b, b_c):
     """Three sums over each row, in one reduction."""
-    if len(b_a.shape) == 3:
-        b_a, b_b, b_c = tl.reduce((b_a, b_b, b_c), 0, _add_three, keep_dims=True)
-    return tl.reduce((b_a, b_b, b_c), len(b_a.shape) - 1, _add_three, keep_dims=True)
+    return tl.reduce((b_a, b_b, b_c), 1, _add_three)
 
 
 @triton.jit
@@ -124,24 +111,24 @@ def finite(top, TYPE: tl.constexpr):
 @triton.jit
 def tilt(b_x, top, c, TYPE: tl.constexpr):
     """t of each entry, from a finite top."""
-    return (tl.minimum(b_x, largest(TYPE)) - top) * c
+    return (tl.minimum(b_x, largest(TYPE)) - top[:, None]) * c[:, None]
 
 
 @triton.jit
 def raise_to(b_tilt, rise, r, POWER: tl.constexpr):
     """max(u, 0) (1 in place of 0 if POWER is SLOW), and its power r."""
     if POWER == SLOW:
-        b_near = rise + b_tilt
+        b_near = rise[:, None] + b_tilt
         m_inside = b_near > -1
         b_near = tl.where(m_inside, b_near, 0.0)
         b_u = b_near + 1
         # The second term is what u rounded.
         b_log = tl.log(b_u) + (b_near - (b_u - 1)) / b_u
-        b_power = tl.where(m_inside, tl.exp(r * b_log), 0.0)
+        b_power = tl.where(m_inside, tl.exp(r[:, None] * b_log), 0.0)
     else:
-        b_u = tl.maximum(rise + 1 + b_tilt, 0.0)
+        b_u = tl.maximum((rise + 1)[:, None] + b_tilt, 0.0)
         if POWER == FAST:
-            b_power = fast_exp2(r * fast_log2(b_u))
+            b_power = fast_exp2(r[:, None] * fast_log2(b_u))
         else:
             b_power = b_u
             for _ in tl.static_range(POWER - 1):
@@ -154,7 +141,7 @@ def solution_power(b_tilt, rise, out, POWER: tl.constexpr):
     """What the solution is proportional to. A large power would magnify the rounding of u = s + t;
     then it is that of u/s, where entries near the largest are exact."""
     if POWER == SLOW:
-        b_u, b_power = raise_to(b_tilt / (rise + 1), rise * 0, out, POWER)
+        b_u, b_power = raise_to(b_tilt / (rise + 1)[:, None], rise * 0, out, POWER)
     else:
         b_u, b_power = raise_to(b_tilt, rise, out, POWER)
     return b_power
@@ -166,7 +153,7 @@ def power_terms(b_tilt, rise, r, POWER: tl.constexpr, KIND: tl.constexpr):
     b_u, b_at = raise_to(b_tilt, rise, r, POWER)
     b_one = tl.where(b_u > 0, 1.0, 0.0).to(b_u.dtype)
     if POWER == FAST:
-        b_lower = fast_exp2((r - 2) * fast_log2(b_u))
+        b_lower = fast_exp2((r - 2)[:, None] * fast_log2(b_u))
         b_lower = tl.where(b_u > 0, b_lower, 0.0)
         b_below = b_lower * b_u
         b_at = b_below * b_u
@@ -235,10 +222,10 @@ def row_constants(
     RESOLUTION: tl.constexpr, ROUNDING: tl.constexpr, PER_ROW: tl.constexpr, KIND: tl.constexpr,
     TYPE: tl.constexpr,
 ):  # fmt: skip
-    """α or p, c, r, the power of the solution, and the bracket of each row, in the shape of o_row:
-    computed here if they differ from row to row, and by the host otherwise."""
+    """α or p, c, r, the power of the solution, and the bracket of each row, (R,): computed here if
+    they differ from row to row, and by the host otherwise."""
     if PER_ROW:
-        # (R, 1) or (1, R, 1)
+        # (R,)
         b_parameter = tl.load(p_parameter + o_row, mask=m_row, other=2.0).to(tl.float64)
         b_c, b_r, b_out = exponents(b_parameter, KIND)
         b_least, b_shortest = bracket(d, b_r, b_out, RESOLUTION, ROUNDING, KIND)

@@ -10,7 +10,6 @@ from .root import (
     rounded,
     row_constants,
     row_max,
-    row_sum,
     row_sums,
     solution_power,
     tilt,
@@ -39,9 +38,9 @@ def _finish(
 def _block_root(
     b_tilt, rise, least, shortest, ready, r, most, POWER: tl.constexpr, KIND: tl.constexpr
 ):
-    """The root on a block from a start, in few enough steps; rows that are ready stay."""
+    """The root on a block (R, D) from a start, in few enough steps; rows that are ready stay."""
     low, high, done, steps = least, least * 0, ready, 0
-    while (steps < most) & (tl.min(done.to(tl.int32)) == 0):
+    while (steps < most) & (tl.min(done.to(tl.int32), 0) == 0):
         b_at, b_second, b_third = power_terms(b_tilt, rise, r, POWER, KIND)
         at, second, third = row_sums(b_at, b_second, b_third)
         rise, low, high, done = advance(
@@ -66,17 +65,9 @@ def short_forward_kernel(
     KIND: tl.constexpr, POWER: tl.constexpr, OUT: tl.constexpr, START: tl.constexpr,
     PER_ROW: tl.constexpr, EXACT: tl.constexpr, WRITE: tl.constexpr, STATE: tl.constexpr,
     RESOLUTION: tl.constexpr, ROUNDING: tl.constexpr, TYPE: tl.constexpr,
-    R: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr, PIECES: tl.constexpr,
+    R: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     o_row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
-    if PIECES > 1:
-        # With a piece of every row in each register a sum over rows takes few shuffles.
-        W: tl.constexpr = D // PIECES
-        o_row = o_row[None, :, None]
-        o_column = (tl.arange(0, PIECES) * W)[:, None, None] + tl.arange(0, W)[None, None, :]
-    else:
-        o_row = o_row[:, None]
-        o_column = tl.arange(0, D)[None, :]
     m_row = o_row < n
     b_parameter, c, r, out, least, shortest = row_constants(
         p_parameter, parameter, c, r, out, least, shortest, o_row, m_row, d,
@@ -84,39 +75,42 @@ def short_forward_kernel(
     )  # fmt: skip
     if PER_ROW:
         m_row = m_row & ((b_parameter > 2) == EXACT)
-    m_entry = m_row & (o_column < d)
-    # (R, D) or (PIECES, R, W)
-    b_x = tl.load(p_x + o_row * stride + o_column, mask=m_entry, other=-float("inf")).to(TYPE)
+    o_column = tl.arange(0, D)
+    m_entry = m_row[:, None] & (o_column < d)[None, :]
+    # (R, D)
+    b_x = tl.load(
+        p_x + o_row[:, None] * stride + o_column[None, :], mask=m_entry, other=-float("inf")
+    ).to(TYPE)
     top = row_max(b_x)
     b_tilt = tilt(b_x, finite(top, TYPE), c, TYPE)
     rise = least * 0
     ready = (top == -float("inf")) | (top != top)
     if GROUP > 1:
         # The part is the largest of each group.
-        G: tl.constexpr = D // GROUP
-        o_part = (tl.arange(0, GROUP) * G)[None, :, None] + tl.arange(0, G)[None, None, :]
-        # (R, GROUP, G), read again from the cache: another layout of the registers costs more
+        W: tl.constexpr = D // GROUP
+        o_part = (tl.arange(0, GROUP) * W)[:, None] + tl.arange(0, W)[None, :]
+        # (R, GROUP, W), read again from the cache: another layout of the registers costs more
         b_part = tl.load(
-            p_x + o_row[:, :, None] * stride + o_part,
-            mask=m_row[:, :, None] & (o_part < d),
+            p_x + o_row[:, None, None] * stride + o_part[None, :, :],
+            mask=m_row[:, None, None] & (o_part < d)[None, :, :],
             other=-float("inf"),
         ).to(TYPE)
         b_part = tilt(tl.max(b_part, 1), finite(top, TYPE), c, TYPE)
         rise = _start(b_part, least, shortest, ready, r, START, KIND)
     rise = _block_root(b_tilt, rise, least, shortest, ready, r, 100, POWER, KIND)
     b_y = solution_power(b_tilt, rise, out, OUT)
-    moment = row_sum(tl.where(b_y > 0, b_y * b_tilt, 0.0)) if STATE else rise
+    moment = tl.sum(tl.where(b_y > 0, b_y * b_tilt, 0.0), 1) if STATE else rise
     share = _finish(
-        p_value, p_state, o_row, m_row, top, rise, row_sum(b_y), moment, b_parameter, c, STATE
+        p_value, p_state, o_row, m_row, top, rise, tl.sum(b_y, 1), moment, b_parameter, c, STATE
     )
     if WRITE:
-        b_y = rounded(b_y * share, p_y.dtype.element_ty)
-        tl.store(p_y + o_row * d + o_column, b_y, mask=m_entry)
+        b_y = rounded(b_y * share[:, None], p_y.dtype.element_ty)
+        tl.store(p_y + o_row[:, None] * d + o_column[None, :], b_y, mask=m_entry)
 
 
 @triton.jit
 def _three_terms(b_first, b_second, b_third, rise, r, POWER: tl.constexpr, KIND: tl.constexpr):
-    """The three sums over the three largest of all slices, (1, 1) each."""
+    """The three sums over the three largest of all slices, (1,) each."""
     at0, second0, third0 = power_terms(b_first, rise, r, POWER, KIND)
     at1, second1, third1 = power_terms(b_second, rise, r, POWER, KIND)
     at2, second2, third2 = power_terms(b_third, rise, r, POWER, KIND)
@@ -128,7 +122,7 @@ def _row_terms(
     p_row, top, rise, c, r, d, POWER: tl.constexpr, KIND: tl.constexpr, TYPE: tl.constexpr,
     M: tl.constexpr,
 ):  # fmt: skip
-    """The three sums over a whole row, (1, 1) each, reading it again."""
+    """The three sums over a whole row, (1,) each, reading it again."""
     o_column = tl.arange(0, M)[None, :]
     b_at = tl.zeros([1, M], tl.float64)  # a sum of as many terms as there are tiles
     b_second, b_third = b_at, b_at
@@ -155,7 +149,7 @@ def long_forward_kernel(
     """One row per program. The first read keeps the three largest of each of M strided slices. If
     no third is in the support that these give, nothing else is; if one is, it is read again. The
     cache is asked to keep what was read until it is read for the last time."""
-    o_row = tl.program_id(0).to(tl.int64) + tl.zeros([1, 1], tl.int64)
+    o_row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     m_row = o_row < n
     b_parameter, c, r, out, least, shortest = row_constants(
         p_parameter, parameter, c, r, out, least, shortest, o_row, m_row, d,
@@ -163,8 +157,8 @@ def long_forward_kernel(
     )  # fmt: skip
     if PER_ROW:
         m_row = m_row & ((b_parameter > 2) == EXACT)
-    if tl.max(m_row.to(tl.int32)) > 0:
-        p_row = p_x + o_row * stride
+    if tl.max(m_row.to(tl.int32), 0) > 0:
+        p_row = p_x + o_row[:, None] * stride
         o_column = tl.arange(0, M)[None, :]
         b_first = tl.full([1, M], -float("inf"), TYPE)
         b_second, b_third = b_first, b_first
@@ -187,16 +181,16 @@ def long_forward_kernel(
         b_third = tilt(b_third, peak, c, TYPE)
         rise = _start(b_first, least, shortest, ready, r, START, KIND)
         low, high, done, steps = least, least * 0, ready, 0
-        while (steps < 100) & (tl.min(done.to(tl.int32)) == 0):
+        while (steps < 100) & (tl.min(done.to(tl.int32), 0) == 0):
             at, second, third = _three_terms(b_first, b_second, b_third, rise, r, POWER, KIND)
             rise, low, high, done = advance(
                 at, second, third, rise, low, high, shortest, done, r, POWER, KIND
             )
             steps += 1
-        hidden = tl.max((rise + b_third > -1).to(tl.int32)) > 0
+        hidden = tl.max(tl.max((rise[:, None] + b_third > -1).to(tl.int32), 1), 0) > 0
         if hidden:
             low, high, done, steps = least, least * 0, ready, 0
-            while (steps < 100) & (tl.min(done.to(tl.int32)) == 0):
+            while (steps < 100) & (tl.min(done.to(tl.int32), 0) == 0):
                 at, second, third = _row_terms(p_row, peak, rise, c, r, d, POWER, KIND, TYPE, M)
                 rise, low, high, done = advance(
                     at, second, third, rise, low, high, shortest, done, r, POWER, KIND
@@ -223,8 +217,8 @@ def long_forward_kernel(
             b_moment = tl.where(b_y0 > 0, b_y0 * b_first, 0.0).to(tl.float64)
             b_moment += tl.where(b_y1 > 0, b_y1 * b_second, 0.0)
             b_moment += tl.where(b_y2 > 0, b_y2 * b_third, 0.0)
-        total = row_sum(b_total).to(TYPE)
-        moment = row_sum(b_moment).to(TYPE) if STATE else total
+        total = tl.sum(b_total, 1).to(TYPE)
+        moment = tl.sum(b_moment, 1).to(TYPE) if STATE else total
         share = _finish(
             p_value, p_state, o_row, m_row, top, rise, total, moment, b_parameter, c, STATE
         )
@@ -237,5 +231,7 @@ def long_forward_kernel(
                         p_row + o, mask=o < d, other=-float("inf"), eviction_policy="evict_first"
                     ).to(TYPE)
                     b_w = solution_power(tilt(b_x, peak, c, TYPE), rise, out, OUT)
-                    b_w = rounded(b_w * share, p_y.dtype.element_ty)
-                    tl.store(p_y + o_row * d + o, b_w, mask=o < d, eviction_policy="evict_first")
+                    b_w = rounded(b_w * share[:, None], p_y.dtype.element_ty)
+                    tl.store(
+                        p_y + o_row[:, None] * d + o, b_w, mask=o < d, eviction_policy="evict_first"
+                    )

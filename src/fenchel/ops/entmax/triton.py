@@ -27,7 +27,7 @@ def entmax_gradient_kernel(
     TYPE: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     tiles = tl.cdiv(d, D)
-    o_row = (tl.program_id(0) // tiles).to(tl.int64) * R + tl.arange(0, R)[:, None]
+    o_row = (tl.program_id(0) // tiles).to(tl.int64) * R + tl.arange(0, R)
     o_column = tl.program_id(0) % tiles * D + tl.arange(0, D)[None, :]
     m_row = o_row < n
     b_parameter, c, r, _, _, _ = row_constants(
@@ -35,23 +35,23 @@ def entmax_gradient_kernel(
     )
     if PER_ROW:
         m_row = m_row & ((b_parameter > 2) == EXACT)
-    m_entry = m_row & (o_column < d)
-    # (R, 1) each
+    m_entry = m_row[:, None] & (o_column < d)
+    # (R,)
     weight = tl.load(p_weight + o_row, mask=m_row, other=0.0).to(TYPE)
     top = tl.load(p_state + 3 * o_row, mask=m_row, other=0.0).to(TYPE)
     rise = tl.load(p_state + 3 * o_row + 1, mask=m_row, other=0.0).to(TYPE)
     share = tl.load(p_state + 3 * o_row + 2, mask=m_row, other=0.0).to(TYPE)
-    m_live = m_entry & (weight != 0)
+    m_live = m_entry & (weight != 0)[:, None]
     # (R, D)
-    b_x = tl.load(p_x + o_row * stride + o_column, mask=m_live, other=-float("inf"))
+    b_x = tl.load(p_x + o_row[:, None] * stride + o_column, mask=m_live, other=-float("inf"))
     b_out = solution_power(tilt(b_x.to(TYPE), finite(top, TYPE), c, TYPE), rise, r, POWER)
-    b_out = b_out * share
+    b_out = b_out * share[:, None]
     if TARGET:
-        # (R, 1)
+        # (R,)
         target = tl.load(p_target + o_row, mask=m_row, other=-1)
-        b_out = tl.where(o_column == target, b_out - 1, b_out)
-    b_out = rounded(tl.where(m_live, b_out * weight, 0.0), p_out.dtype.element_ty)
-    tl.store(p_out + o_row * out_stride + o_column, b_out, mask=m_entry)
+        b_out = tl.where(o_column == target[:, None], b_out - 1, b_out)
+    b_out = rounded(tl.where(m_live, b_out * weight[:, None], 0.0), p_out.dtype.element_ty)
+    tl.store(p_out + o_row[:, None] * out_stride + o_column, b_out, mask=m_entry)
 
 
 def entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
@@ -125,55 +125,56 @@ def entmax_support_kernel(
 ):  # fmt: skip
     """One row per program: its target, then its support. Entries are written as they are found, in
     no order, and then ordered by column, so that answers repeat. The counts come as zeros."""
-    o_row = tl.program_id(0).to(tl.int64) + tl.zeros([1, 1], tl.int64)
-    p_row = p_x + o_row * stride
+    o_row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    p_row = p_x + o_row[:, None] * stride
     p_count += o_row
-    p_column += o_row * (most + 1)
-    p_value += o_row * (most + 1)
+    p_column += o_row[:, None] * (most + 1)
+    p_value += o_row[:, None] * (most + 1)
+    o_one = tl.zeros([1, 1], tl.int32)
     o_entry = tl.arange(0, K)[None, :]
-    found = tl.full([1, 1], 0, tl.int32)
-    # (1, 1)
+    found = tl.full([1], 0, tl.int32)
+    # (1,)
     weight = tl.load(p_weight + o_row)
-    if tl.max((weight != 0).to(tl.int32)) > 0:
-        # (1, 1) each
+    if tl.max((weight != 0).to(tl.int32), 0) > 0:
+        # (1,) each
         target = tl.load(p_target + o_row).to(tl.int32)
         top = tl.load(p_state + 3 * o_row).to(TYPE)
         rise = tl.load(p_state + 3 * o_row + 1).to(TYPE)
         share = tl.load(p_state + 3 * o_row + 2).to(TYPE)
-        b_c, b_r = tl.full([1, 1], c, TYPE), tl.full([1, 1], r, TYPE)
+        b_c, b_r = tl.full([1], c, TYPE), tl.full([1], r, TYPE)
         peak = finite(top, TYPE)
         for start in range(0, d, M):
             o = start + tl.arange(0, M)[None, :]
             # (1, M)
             b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
             b_y = solution_power(tilt(b_x, peak, b_c, TYPE), rise, b_r, POWER)
-            b_y = b_y * share
+            b_y = b_y * share[:, None]
             m_in = (b_y != 0) & (o < d)
             b_place = 1 + tl.atomic_add(
-                p_count + tl.zeros([1, M], tl.int32), 1, mask=m_in, sem="relaxed"
+                p_count[:, None] + tl.zeros([1, M], tl.int32), 1, mask=m_in, sem="relaxed"
             )
             m_in = m_in & (b_place <= most)
             tl.store(p_column + b_place, o, mask=m_in)
             tl.store(p_value + b_place, b_y, mask=m_in)
         tl.debug_barrier()
         found += 1 + tl.load(p_count, volatile=True)
-        m_entry = (o_entry > 0) & (o_entry < found) & (o_entry <= most)
+        m_entry = (o_entry > 0) & (o_entry < found[:, None]) & (o_entry <= most)
         # (1, K)
         b_column = tl.load(p_column + o_entry, mask=m_entry, other=d)
         b_value = tl.load(p_value + o_entry, mask=m_entry, other=0.0)
         b_rank = tl.zeros([1, K], tl.int32)
-        for start in range(1, tl.minimum(tl.max(found), most + 1), 16):
+        for start in range(1, tl.minimum(tl.max(found, 0), most + 1), 16):
             o = start + tl.arange(0, 16)[None, :]
             # (1, 16)
-            b_other = tl.load(p_column + o, mask=(o < found) & (o <= most), other=d)
+            b_other = tl.load(p_column + o, mask=(o < found[:, None]) & (o <= most), other=d)
             b_rank += tl.sum((b_other[:, None, :] < b_column[:, :, None]).to(tl.int32), 2)
         tl.debug_barrier()
         tl.store(p_column + 1 + b_rank, b_column, mask=m_entry)
         tl.store(p_value + 1 + b_rank, b_value, mask=m_entry)
-        tl.store(p_column, target)
-        tl.store(p_value, tl.full([1, 1], -1.0, TYPE))
+        tl.store(p_column + o_one, target[:, None])
+        tl.store(p_value + o_one, tl.full([1, 1], -1.0, TYPE))
         tl.store(p_count, found)
-    m_free = (o_entry >= found) & (o_entry <= most)
+    m_free = (o_entry >= found[:, None]) & (o_entry <= most)
     tl.store(p_column + o_entry, d + tl.zeros([1, K], tl.int32), mask=m_free)
     tl.store(p_value + o_entry, tl.zeros([1, K], TYPE), mask=m_free)
 
