@@ -209,3 +209,38 @@ def linear(mapping: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, ch
     for name, value in vars(mapping).items():
         if isinstance(value, Tensor):
             raise ValueError(f"`{name}` of the mapping must be a number here, got a tensor.")
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> None:
+    """Queries, keys, values and a mask that fit together."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        dense_floats(name, tensor)
+        if tensor.ndim < 2:
+            raise ValueError(
+                f"`{name}` must have at least two dimensions, got shape {tuple(tensor.shape)}."
+            )
+    if key.shape[-1] != query.shape[-1]:
+        raise ValueError(
+            f"`key` must have vectors of the query's size, {query.shape[-1]}; got "
+            f"shape {tuple(key.shape)}."
+        )
+    if value.shape[-2] != key.shape[-2]:
+        raise ValueError(
+            f"`value` must have one row per key, {key.shape[-2]}; got shape {tuple(value.shape)}."
+        )
+    if mask is None:
+        return
+    if causal:
+        raise ValueError("`mask` must be None when `causal` is true; put both into the mask.")
+    if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        got = mask.dtype if isinstance(mask, Tensor) else kind(mask)
+        raise TypeError(f"`mask` must be a boolean or floating-point torch.Tensor, got {got}.")
+
+
+def heads(dim: Any, heads: Any) -> None:
+    """A width that divides into heads."""
+    for name, value in (("dim", dim), ("heads", heads)):
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+            raise ValueError(f"`{name}` must be a positive int, got {value!r}.")
+    if dim % heads:
+        raise ValueError(f"`dim` must be a multiple of `heads` ({heads}), got {dim}.")
