@@ -21,7 +21,7 @@ class Section(BaseModel):
 class MappingConfig(Section):
     """A registered mapping by name, with its own options; a bare name is short for it.
 
-    >>> MappingConfig(mapping="entmax", alpha=1.5).build()
+    >>> MappingConfig.model_validate({"mapping": "entmax", "alpha": 1.5}).build()
     Entmax(gamma=1.0, alpha=1.5)
 
     Args:
@@ -31,7 +31,7 @@ class MappingConfig(Section):
     """
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
-    __pydantic_extra__: dict[str, float | int]
+    __pydantic_extra__: dict[str, float | int] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     mapping: str
     learned_alpha: bool = False
@@ -61,6 +61,9 @@ class MappingConfig(Section):
         return mappings.get(self.mapping, **self.options)
 
 
+ENTMAX_15 = MappingConfig.model_validate({"mapping": "entmax", "alpha": 1.5})
+
+
 class ModelConfig(Section):
     """The architecture and its two mappings.
 
@@ -85,8 +88,8 @@ class ModelConfig(Section):
     heads: PositiveInt = 4
     feedforward: PositiveInt = 1200
     dropout: Probability = 0.3
-    attention: MappingConfig = MappingConfig(mapping="entmax", alpha=1.5)
-    output: MappingConfig = MappingConfig(mapping="entmax", alpha=1.5)
+    attention: MappingConfig = ENTMAX_15
+    output: MappingConfig = ENTMAX_15
     input_feeding: bool = True
     tie_embeddings: bool = False
 
@@ -137,8 +140,8 @@ class DataConfig(Section):
         train: for inflection a list of files, with `*` as a wildcard; else `source` and `target`,
             or a list of such pairs.
         validation: the same, for choosing the best model.
-        language: the language of all inflection files; without it, it is the part of a file's
-            name before the first "-".
+        language: the language of all inflection files; without it, it is a file's name up to
+            "-train", "-dev" or "-test", or its first dot.
         tokens: of text; inflection is by characters.
         vocabulary_size: the most that a vocabulary holds.
         shared_vocabulary: whether source and target text have one vocabulary.
