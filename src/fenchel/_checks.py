@@ -244,3 +244,61 @@ def heads(dim: Any, heads: Any) -> None:
             raise ValueError(f"`{name}` must be a positive int, got {value!r}.")
     if dim % heads:
         raise ValueError(f"`dim` must be a multiple of `heads` ({heads}), got {dim}.")
+
+
+def count(name: str, value: Any) -> None:
+    """A positive whole number."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"`{name}` must be an int, got {kind(value)}.")
+    if value < 1:
+        raise ValueError(f"`{name}` must be at least 1, got {value}.")
+
+
+def decoders(models: Any, protocol: type) -> list[Any]:
+    """One model or several, each with what a search needs, as a list."""
+    found = list(models) if isinstance(models, list | tuple) else [models]
+    for model in found:
+        if not isinstance(model, protocol):
+            raise TypeError(
+                "`models` must be a model, or a list of models, with `start`, `step` and "
+                f"`probabilities`; got {kind(model)}."
+            )
+    if not found:
+        raise ValueError("`models` must hold at least one model, got none.")
+    return found
+
+
+def same_classes(sizes: list[int]) -> None:
+    """Models with target vocabularies of one size."""
+    if len(set(sizes)) > 1:
+        raise ValueError(
+            f"the models of an ensemble must share their target vocabulary, got sizes {sizes}."
+        )
+
+
+def sources(source: Tensor, lengths: Tensor) -> None:
+    """Tokens of a batch, and how many of each row are not padding."""
+    for name, value in (("source", source), ("lengths", lengths)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"`{name}` must be a torch.Tensor, got {kind(value)}.")
+        if value.dtype != torch.int64:
+            raise TypeError(f"`{name}` must be int64, got {value.dtype}; convert it by `.long()`.")
+    if source.ndim != 2 or lengths.shape != source.shape[:1]:
+        raise ValueError(
+            "`source` must have shape (B, S) and `lengths` (B,); "
+            f"got {tuple(source.shape)} and {tuple(lengths.shape)}."
+        )
+
+
+def distributions(p: Tensor) -> None:
+    """Rows of a model's output that are probabilities; NaN fails every comparison."""
+    off = ~((p >= 0).all(-1) & ((p.sum(-1) - 1).abs() <= 1e-3))
+    if off.any():
+        row = p[off][0]
+        what = (
+            "NaN" if row.isnan().any() else f"entries from {row.min():g} that sum to {row.sum():g}"
+        )
+        raise ValueError(
+            "a model's `probabilities` must be nonnegative and sum to one in every row; "
+            f"got {what}."
+        )

@@ -2,6 +2,19 @@
 
 from ._batches import Batch
 from ._config import Config, MappingConfig, ModelConfig
+from ._hypotheses import Hypothesis, Result
+from ._model import Seq2Seq
+from ._search import search
 from ._vocabulary import Vocabulary
 
-__all__ = ["Batch", "Config", "MappingConfig", "ModelConfig", "Vocabulary"]
+__all__ = [
+    "Batch",
+    "Config",
+    "Hypothesis",
+    "MappingConfig",
+    "ModelConfig",
+    "Result",
+    "Seq2Seq",
+    "Vocabulary",
+    "search",
+]
