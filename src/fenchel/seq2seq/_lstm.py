@@ -43,8 +43,8 @@ class Encoder(nn.Module):
     @torch.no_grad()
     def ignore_padding(self) -> None:
         """Sets the weights of padding; for whoever draws new weights."""
-        for layer in self.layers:
-            for weight in (layer.weight_ih_l0, layer.weight_ih_l0_reverse):
+        for name, weight in self.named_parameters():
+            if "weight_ih" in name:
                 shut, opened, candidate, output = weight[:, -1].chunk(4)
                 shut.fill_(-SHUT)
                 opened.fill_(SHUT)
@@ -111,6 +111,11 @@ class Recurrent(nn.Module):
     def mapping(self) -> AbstractMapping:
         """The mapping of the attention, with the alpha that is learnt."""
         return self._fixed if self.alpha_logit is None else learned(self._fixed, self.alpha_logit)
+
+    @property
+    def target_weight(self) -> Tensor:
+        """The target tokens' vectors, (V, size)."""
+        return self.target.weight
 
     def start(self, source: Tensor, lengths: Tensor) -> State:
         kept = places(source, lengths)
@@ -179,7 +184,7 @@ class Recurrent(nn.Module):
         fed = [read[0][:, size:], *read[1:]]
         gates = functional.linear(self.target(tokens.t()), read[0][:, :size], bias[0])
         recurrent = torch.stack([torch.cat(pair, 1) for pair in zip(fed, kept, strict=True)])
-        inner, _ = self._parts()
+        (batch, steps), layers, hidden = tokens.shape, rnn.num_layers, rnn.hidden_size
         inputs = Inputs(
             gates,
             recurrent,
@@ -189,18 +194,13 @@ class Recurrent(nn.Module):
             state["mask"].unsqueeze(1),
             state["h"].transpose(0, 1),
             state["c"].transpose(0, 1),
-            inner,
+            self._parts()[0],
             self.combine.bias,
-            None,
-            self._factors(gates, len(tokens[0]), rnn.num_layers - 1, len(tokens), rnn.hidden_size),
-            self._factors(gates, len(tokens[0]), len(tokens), rnn.hidden_size),
+            None if self.alpha_logit is None else 1 + torch.sigmoid(self.alpha_logit),
+            self._factors(gates, steps, layers - 1, batch, hidden),
+            self._factors(gates, steps, batch, hidden),
         )
-        inputs = Inputs(*(None if x is None else x.to(gates.dtype) for x in inputs))
-        if self.alpha_logit is not None:
-            inputs = inputs._replace(alpha=1 + torch.sigmoid(self.alpha_logit))
-        device = gates.device.type
-        with torch.autocast(device, enabled=False):
-            return scan(self._fixed, inputs)
+        return scan(self._fixed, inputs)
 
     def _factors(self, like: Tensor, *shape: int) -> Tensor | None:
         """What dropout multiplies with, in training."""

@@ -41,13 +41,9 @@ class Seq2Seq(nn.Module):
     def __init__(self, config: ModelConfig, source: Vocabulary, target: Vocabulary) -> None:
         super().__init__()
         self.config, self.source, self.target = config, source, target
-        if config.architecture == "lstm":
-            self.core = Recurrent(config, source.size, target.size)
-            embedding = self.core.target
-        else:
-            self.core = Transformer(config, source.size, target.size)
-            embedding = self.core.target.tokens
-        tied = embedding.weight if config.tie_embeddings else None
+        core = Recurrent if config.architecture == "lstm" else Transformer
+        self.core = core(config, source.size, target.size)
+        tied = self.core.target_weight if config.tie_embeddings else None
         self.output = Output(config.hidden, target.size, config.output.build(), tied)
 
     def start(self, source: Tensor, lengths: Tensor) -> State:

@@ -26,7 +26,7 @@ class Output(nn.Module):
     never: Tensor
 
     def __init__(
-        self, hidden: int, size: int, mapping: AbstractMapping, weight: nn.Parameter | None = None
+        self, hidden: int, size: int, mapping: AbstractMapping, weight: Tensor | None = None
     ) -> None:
         super().__init__()
         self.mapping = mapping

@@ -57,7 +57,7 @@ def cell(known: Tensor, gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tenso
     """h and c after a step, and the activations, from the sum of two parts of the gates (B, 4H);
     the second is overwritten."""
     if gates.is_cuda:
-        return torch._thnn_fused_lstm_cell(known, gates, c)
+        return aten._thnn_fused_lstm_cell(known, gates, c)
     gates += known
     width = c.shape[1]
     i, f, g, o = gates.split(width, 1)
@@ -248,7 +248,15 @@ class Scan(Function):
         )
 
 
-@torch.compiler.disable
 def scan(mapping: AbstractMapping, inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """Attentional vectors (T, B, H), with dropout, and attention weights (B, T, S)."""
-    return Scan.apply(mapping, *inputs)
+    """Attentional vectors (T, B, H), with dropout, and attention weights (B, T, S).
+
+    All is computed in the type of the gates; `torch.compile` leaves the loop as it is.
+    """
+    dtype, alpha = inputs.gates.dtype, inputs.alpha
+    tensors = [x if x is None or x is alpha else x.to(dtype) for x in inputs]
+    run: Any = Scan.apply
+    if torch.compiler.is_compiling():
+        run = torch.compiler.disable(run)
+    with torch.autocast(inputs.gates.device.type, enabled=False):
+        return run(mapping, *tensors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,21 +37,20 @@ class Embedding(nn.Module):
         return self.dropout(x * math.sqrt(size) + positions(first, tokens.shape[1], size, x))
 
 
-class Layer(nn.Module):
-    """Self-attention, in a decoder attention to the memory, and a feedforward layer."""
+class _Layer(nn.Module):
+    """Self-attention and a feedforward layer, and a normalization before each part."""
 
-    def __init__(self, config: ModelConfig, decodes: bool) -> None:
+    def __init__(self, config: ModelConfig, parts: int) -> None:
         super().__init__()
         size = config.hidden
         self.own = self._attention(config)
-        self.cross = self._attention(config) if decodes else None
         self.feedforward = nn.Sequential(
             nn.Linear(size, config.feedforward),
             nn.ReLU(),
             nn.Dropout(config.dropout),
             nn.Linear(config.feedforward, size),
         )
-        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(3 if decodes else 2))
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(parts))
         self.dropout = nn.Dropout(config.dropout)
 
     @staticmethod
@@ -58,21 +58,36 @@ class Layer(nn.Module):
         mapping, learns = config.attention.build(), config.attention.learned_alpha
         return MultiHeadAttention(config.hidden, config.heads, mapping, learns)
 
-    def encode(self, x: Tensor, mask: Tensor) -> Tensor:
+
+class EncoderLayer(_Layer):
+    """A layer whose places look at one another."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config, parts=2)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, S, H), each place looking at those that the mask, (B, 1, 1, S), keeps."""
         x = x + self.dropout(self.own(self.norms[0](x), mask=mask))
         return x + self.dropout(self.feedforward(self.norms[1](x)))
 
-    def decode(
+
+class DecoderLayer(_Layer):
+    """A layer whose places look at those before them, and at the memory."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config, parts=3)
+        self.cross = self._attention(config)
+
+    def forward(
         self, x: Tensor, cache: KeysValues, memory: KeysValues, mask: Tensor, weights: bool
     ) -> tuple[Tensor, Tensor | None, KeysValues]:
-        """The outputs of places (B, T, H) that come after those in the cache, the weights of the
-        memory, (B, heads, T, S), if asked for, and the cache with these places."""
+        """The outputs of one place (B, 1, H) after those in the cache, or of several (B, T, H) if
+        it is empty; the weights of the memory, (B, heads, T, S), if asked for; and the cache with
+        these places."""
         normal = self.norms[0](x)
-        causal = x.shape[1] > 1
         cache = cache.append(self.own.project(normal))
-        x = x + self.dropout(self.own.attend(normal, cache, causal=causal))
-        found = self.cross.attend(self.norms[1](x), memory, mask, weights=weights)  # type: ignore[union-attr]
+        x = x + self.dropout(self.own.attend(normal, cache, causal=x.shape[1] > 1))
+        found = self.cross.attend(self.norms[1](x), memory, mask, weights=weights)
         output, weight = found if isinstance(found, tuple) else (found, None)
         x = x + self.dropout(output)
         return x + self.dropout(self.feedforward(self.norms[2](x))), weight, cache
@@ -92,15 +107,21 @@ class Transformer(nn.Module):
         super().__init__()
         self.heads, self.size = config.heads, config.hidden
         self.source, self.target = Embedding(source, config), Embedding(target, config)
-        self.encoder = nn.ModuleList(Layer(config, False) for _ in range(config.layers))
-        self.decoder = nn.ModuleList(Layer(config, True) for _ in range(config.layers))
+        count = range(config.layers)
+        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in count)
+        self.decoder: Any = nn.ModuleList(DecoderLayer(config) for _ in count)
         self.encoded, self.decoded = nn.LayerNorm(config.hidden), nn.LayerNorm(config.hidden)
+
+    @property
+    def target_weight(self) -> Tensor:
+        """The target tokens' vectors, (V, size)."""
+        return self.target.tokens.weight
 
     def start(self, source: Tensor, lengths: Tensor) -> State:
         kept = places(source, lengths)
         x = self.source(source)
         for layer in self.encoder:
-            x = layer.encode(x, kept[:, None, None])
+            x = layer(x, kept[:, None, None])
         x = self.encoded(x)
         state = {"mask": kept}
         for place, layer in enumerate(self.decoder):
@@ -109,10 +130,10 @@ class Transformer(nn.Module):
             state[f"cache{place}"] = memory[..., :0, :]
         return state
 
-    def step(self, state: State, tokens: Tensor) -> tuple[Tensor, Tensor | None, State]:
+    def step(self, state: State, tokens: Tensor) -> tuple[Tensor, Tensor, State]:
         """The last layer's outputs (B, H), its weights (B, heads, S) and the next state."""
         x, weights, state = self._decode(state, tokens.unsqueeze(1), True)
-        return x.squeeze(1), None if weights is None else weights.squeeze(2), state
+        return x.squeeze(1), weights.squeeze(2), state
 
     def forward(
         self, source: Tensor, lengths: Tensor, tokens: Tensor, weights: bool
@@ -121,15 +142,13 @@ class Transformer(nn.Module):
         x, found, _ = self._decode(self.start(source, lengths), tokens, weights)
         return x, None if found is None else found.transpose(1, 2)
 
-    def _decode(
-        self, state: State, tokens: Tensor, weights: bool
-    ) -> tuple[Tensor, Tensor | None, State]:
+    def _decode(self, state: State, tokens: Tensor, weights: bool) -> tuple[Tensor, Any, State]:
         x = self.target(tokens, state["cache0"].shape[-2])
         mask, found, last = state["mask"][:, None, None], None, len(self.decoder) - 1
         after = dict(state)
         for place, layer in enumerate(self.decoder):
             cache = KeysValues(*state[f"cache{place}"].unbind(1))
             memory = KeysValues(*state[f"memory{place}"].unbind(1))
-            x, found, cache = layer.decode(x, cache, memory, mask, weights and place == last)
+            x, found, cache = layer(x, cache, memory, mask, weights and place == last)
             after[f"cache{place}"] = torch.stack(cache, 1)
         return self.decoded(x), found, after
