@@ -53,3 +53,7 @@ def batch(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
         torch.tensor([len(source) for source in sources]),
         padded([[BOS, *target, EOS] for _, target in pairs]),
     )
+
+
+EMPTY = Batch(torch.full((1, 1), EOS), torch.ones(1, dtype=torch.int64), torch.tensor([[BOS, PAD]]))
+"""A batch without a token to predict, for a process that has no part of the last batch."""

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PositiveInt,
+    Tag,
+    model_validator,
+)
 
 from .. import mappings
 
@@ -31,7 +40,7 @@ class MappingConfig(Section):
     """
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
-    __pydantic_extra__: dict[str, float | int] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+    __pydantic_extra__: dict[str, float] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     mapping: str
     learned_alpha: bool = False
@@ -52,7 +61,7 @@ class MappingConfig(Section):
         return self
 
     @property
-    def options(self) -> dict[str, float | int]:
+    def options(self) -> dict[str, float]:
         """The mapping's own options that were given."""
         return dict(self.model_extra or {})
 
@@ -132,6 +141,28 @@ class ParallelFiles(Section):
     target: str
 
 
+TAGS = ("file", "pair")
+
+
+def _tag(value: Any) -> str:
+    return TAGS[0] if isinstance(value, str) else TAGS[1]
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+Files = Annotated[
+    list[
+        Annotated[
+            Annotated[str, Tag(TAGS[0])] | Annotated[ParallelFiles, Tag(TAGS[1])],
+            Discriminator(_tag),
+        ]
+    ],
+    BeforeValidator(_listed),
+]
+
+
 class DataConfig(Section):
     """What is learnt from, and how text becomes tokens.
 
@@ -153,8 +184,8 @@ class DataConfig(Section):
     """
 
     task: Literal["inflection", "translation", "summarization"]
-    train: list[str] | ParallelFiles | list[ParallelFiles]
-    validation: list[str] | ParallelFiles | list[ParallelFiles]
+    train: Files
+    validation: Files
     language: str | None = None
     tokens: Literal["characters", "words", "subwords"] = "subwords"
     vocabulary_size: Annotated[int, Field(ge=8)] = 8000
@@ -170,10 +201,10 @@ class DataConfig(Section):
             files = getattr(self, key)
             if not files:
                 raise ValueError(f"`{key}` must name at least one file.")
-            names = isinstance(files, list) and isinstance(files[0], str)
-            if names != (self.task == "inflection"):
-                wanted = "a list of files" if self.task == "inflection" else "`source` and `target`"
-                raise ValueError(f"`{key}` must be {wanted} for {self.task}.")
+            wanted = str if self.task == "inflection" else ParallelFiles
+            if not all(isinstance(file, wanted) for file in files):
+                named = "a list of files" if wanted is str else "`source` and `target`"
+                raise ValueError(f"`{key}` must be {named} for {self.task}.")
         return self
 
 

@@ -12,7 +12,7 @@ from itertools import islice
 import numpy as np
 import torch
 
-from ._batches import Batch
+from ._batches import EMPTY, Batch
 from ._data import Pair
 from ._vocabulary import BOS, EOS, PAD, Vocabulary
 
@@ -53,7 +53,7 @@ class Sequences:
     def padded(self, index: np.ndarray, multiple: int = 1) -> np.ndarray:
         """Some rows, padded to the longest, or to a multiple of it."""
         lengths = self.lengths[index]
-        width = -(-int(lengths.max(initial=1)) // multiple) * multiple
+        width = -(-int(lengths.max()) // multiple) * multiple
         places = np.arange(width)
         inside = places < lengths[:, None]
         at = np.where(inside, self.starts[index, None] + places, len(self.flat) - 1)
@@ -79,9 +79,11 @@ class Encoded:
 
     def batch(self, index: np.ndarray, multiple: int = 1) -> Batch:
         """The batch of some pairs; lengths are rounded up to a multiple."""
+        if not len(index):
+            return EMPTY
         return Batch(
             torch.from_numpy(self.sources.padded(index, multiple)),
-            torch.from_numpy(np.maximum(self.sources.lengths[index], 1)),
+            torch.from_numpy(self.sources.lengths[index]),
             torch.from_numpy(self.targets.padded(index, multiple)),
         )
 
@@ -154,6 +156,8 @@ class Corpus:
         self._encode = lambda pairs: encode(pairs, source, target, longest)
         self.kept = self._encode(read()) if buffer is None else None
         """The pairs, if they are in memory."""
+        self.dropped = self.kept.dropped if self.kept is not None else 0
+        """How many pairs were too long, among those read so far."""
 
     def buffers(self, first: int = 0) -> Iterator[tuple[int, Encoded]]:
         """The numbered buffers of one epoch, from one on; what is before is not encoded."""
@@ -161,10 +165,13 @@ class Corpus:
             if first == 0 and self.kept is not None:
                 yield 0, self.kept
             return
+        self.dropped = 0
         pairs = self._read()
         for _ in islice(pairs, first * self._buffer):
             pass
         number = first
         while chunk := list(islice(pairs, self._buffer)):
-            yield number, self._encode(chunk)
+            encoded = self._encode(chunk)
+            self.dropped += encoded.dropped
+            yield number, encoded
             number += 1

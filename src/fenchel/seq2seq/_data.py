@@ -185,4 +185,4 @@ def pairs(data: DataConfig, split: str, malformed: Malformed) -> Iterator[Pair]:
     files = getattr(data, split)
     if data.task == "inflection":
         return inflections(files, malformed, data.language)
-    return parallel([files] if isinstance(files, ParallelFiles) else files, malformed)
+    return parallel(files, malformed)

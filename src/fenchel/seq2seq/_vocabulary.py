@@ -1,5 +1,4 @@
-"""Vocabularies: text to token ids and back, by characters, words or subwords; and the source of
-inflection: a language, tags, and the characters of a lemma."""
+"""Vocabularies: text to token ids and back, by characters, words or subwords."""
 
 from __future__ import annotations
 
@@ -57,6 +56,8 @@ class Vocabulary(abc.ABC):
         Raises:
             ValueError: for anything else.
         """
+        from . import _inflection  # noqa: F401  registers its kind
+
         kind = value.get("kind") if isinstance(value, dict) else None
         if kind not in _KINDS:
             raise ValueError(
@@ -75,7 +76,7 @@ class Vocabulary(abc.ABC):
         return cls(**parts)
 
 
-def _words_of(ids: Sequence[int]) -> Iterator[int]:
+def words_of(ids: Sequence[int]) -> Iterator[int]:
     """The ids up to the first end, without padding and begin."""
     for index in ids:
         if index == EOS:
@@ -84,7 +85,7 @@ def _words_of(ids: Sequence[int]) -> Iterator[int]:
             yield index
 
 
-def _most_frequent(counts: Counter[str], size: int) -> list[str]:
+def most_frequent(counts: Counter[str], size: int) -> list[str]:
     """The `size` most frequent keys; ties in the order of their letters, so that any order of the
     data gives the same vocabulary."""
     return [token for token, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))][
@@ -112,7 +113,7 @@ class _Table(Vocabulary):
         counts: Counter[str] = Counter()
         for text in texts:
             counts.update(cls.split(text))
-        return cls(_most_frequent(counts, size - len(SPECIAL)))
+        return cls(most_frequent(counts, size - len(SPECIAL)))
 
     @property
     def size(self) -> int:
@@ -126,7 +127,7 @@ class _Table(Vocabulary):
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.separator.join(
-            UNKNOWN if index == UNK else self._names[index] for index in _words_of(ids)
+            UNKNOWN if index == UNK else self._names[index] for index in words_of(ids)
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -211,7 +212,7 @@ class Subwords(Vocabulary):
         return [self._processor.id_to_piece(int(index)) for index in ids]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._processor.decode([int(index) for index in _words_of(ids)])
+        return self._processor.decode([int(index) for index in words_of(ids)])
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "model": base64.b64encode(self._model).decode("ascii")}
@@ -221,98 +222,3 @@ class Subwords(Vocabulary):
         if set(parts) != {"model"}:
             raise TypeError
         return cls(base64.b64decode(parts["model"]))
-
-
-class Inflection(Vocabulary):
-    """The source of inflection: a language, tags, and the characters of a lemma.
-
-    A text is `lemma TAB tags` or `lemma TAB tags TAB language`, with tags between semicolons. Where
-    there is no tab, the last words are taken: `draw V;PST`, or `draw V;PST english`. The language
-    may be left out where the vocabulary knows only one.
-    """
-
-    kind = "inflection"
-
-    def __init__(
-        self, languages: Sequence[str], tags: Sequence[str], characters: Sequence[str]
-    ) -> None:
-        self.languages = list(languages)
-        """The names of the languages."""
-        self._tags, self._characters = list(tags), list(characters)
-        named = [f"<{language}>" for language in languages]
-        self._names = [*SPECIAL, *named, *tags, *characters]
-        first = len(SPECIAL)
-        self._language_ids = {name: i for i, name in enumerate(languages, first)}
-        first += len(self.languages)
-        self._tag_ids = {tag: i for i, tag in enumerate(tags, first)}
-        first += len(self._tags)
-        self._character_ids = {character: i for i, character in enumerate(characters, first)}
-
-    @classmethod
-    def build(cls, texts: Iterable[str], size: int) -> Vocabulary:
-        """All languages and tags, and the most frequent characters, of up to `size` ids."""
-        languages, tags, characters = set[str](), set[str](), Counter[str]()
-        for text in texts:
-            lemma, bundle, language = _columns(text)
-            characters.update(lemma)
-            tags.update(_split_tags(bundle))
-            languages.add(language or "")
-        left = size - len(SPECIAL) - len(languages) - len(tags)
-        return cls(sorted(languages), sorted(tags), _most_frequent(characters, left))
-
-    @property
-    def size(self) -> int:
-        return len(self._names)
-
-    def encode(self, text: str) -> list[int]:
-        lemma, bundle, language = _columns(text, self._language_ids)
-        if language is None:
-            if len(self.languages) != 1:
-                raise ValueError(
-                    f"name the language of {text!r} after the tags: one of "
-                    f"{', '.join(self.languages)}."
-                )
-            language = self.languages[0]
-        return [
-            self._language_ids.get(language, UNK),
-            *(self._tag_ids.get(tag, UNK) for tag in _split_tags(bundle)),
-            *(self._character_ids.get(character, UNK) for character in lemma),
-        ]
-
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        return [self._names[index] for index in ids]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The lemma."""
-        first = self.size - len(self._characters)
-        return "".join(
-            UNKNOWN if index == UNK else self._names[index]
-            for index in _words_of(ids)
-            if index == UNK or index >= first
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "languages": self.languages,
-            "tags": self._tags,
-            "characters": self._characters,
-        }
-
-
-def _split_tags(bundle: str) -> list[str]:
-    return [tag.strip() for tag in bundle.split(";") if tag.strip()]
-
-
-def _columns(text: str, languages: Iterable[str] = ()) -> tuple[str, str, str | None]:
-    """Lemma, tags and language (None where it is not named) of a text."""
-    if "\t" in text:
-        lemma, bundle, *rest = text.split("\t")
-        if len(rest) > 1:
-            raise ValueError(f"expected `lemma TAB tags TAB language`, got {text!r}.")
-        return lemma, bundle, rest[0] if rest else None
-    words = text.split(" ")
-    language = words.pop() if len(words) > 2 and words[-1] in languages else None
-    if len(words) < 2:
-        raise ValueError(f"expected a lemma and tags, such as `draw V;PST`, got {text!r}.")
-    return " ".join(words[:-1]), words[-1], language
