@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import __version__
-from . import _demo, _doctor
+from . import _demo, _doctor, _evaluate, _train
 
 EXIT_CODES = "exit codes: 0 success, 1 failure (the reason is on stderr), 2 wrong usage"
+
+SEQ2SEQ = ("pydantic", "yaml", "safetensors", "sentencepiece", "sacrebleu", "rouge_score", "rich")
 
 
 def _picture_path(text: str) -> Path:
@@ -55,7 +57,15 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
     )
     doctor.set_defaults(run=lambda arguments: _doctor.run())
+    _train.add(commands, EXIT_CODES)
+    _evaluate.add(commands, EXIT_CODES)
     return parser
+
+
+def _remedy(error: Exception) -> str:
+    """What to install, where a package is missing that an extra brings."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    return "; install it with pip install 'fenchel[seq2seq]'" if name in SEQ2SEQ else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,6 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         return arguments.run(arguments)
-    except (ImportError, OSError) as error:
-        print(f"fenchel {arguments.command}: error: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(f"fenchel {arguments.command}: stopped", file=sys.stderr)
+        return 1
+    except (ImportError, OSError, ValueError, RuntimeError) as error:
+        print(f"fenchel {arguments.command}: error: {error}{_remedy(error)}", file=sys.stderr)
         return 1

@@ -2,19 +2,26 @@
 
 from ._batches import Batch
 from ._config import Config, MappingConfig, ModelConfig
+from ._folder import load, save
 from ._hypotheses import Hypothesis, Result
 from ._model import Seq2Seq
 from ._search import search
+from ._training import Listener, Summary, train
 from ._vocabulary import Vocabulary
 
 __all__ = [
     "Batch",
     "Config",
     "Hypothesis",
+    "Listener",
     "MappingConfig",
     "ModelConfig",
     "Result",
     "Seq2Seq",
+    "Summary",
     "Vocabulary",
+    "load",
+    "save",
     "search",
+    "train",
 ]
