@@ -31,7 +31,8 @@ def dense_floats(name: str, value: Tensor) -> None:
     """A dense tensor of one of the four floating-point types."""
     if not isinstance(value, Tensor):
         raise TypeError(f"`{name}` must be a torch.Tensor, got {kind(value)}.")
-    if value.layout is not torch.strided:
+    # Inside a backward that it traces, torch.compile does not tell the layout.
+    if not torch.compiler.is_compiling() and value.layout is not torch.strided:
         raise TypeError(
             f"`{name}` must be a dense tensor, got layout {value.layout}; call `.to_dense()` first."
         )
@@ -302,3 +303,9 @@ def distributions(p: Tensor) -> None:
             "a model's `probabilities` must be nonnegative and sum to one in every row; "
             f"got {what}."
         )
+
+
+def not_empty(name: str, text: str, ids: list[int]) -> None:
+    """A text that holds at least one token."""
+    if not ids:
+        raise ValueError(f"`{name}` must hold at least one token, got {text!r}.")
