@@ -50,7 +50,8 @@ class Output(nn.Module):
     def loss(self, vectors: Tensor, target: Tensor, reduction: str) -> Tensor:
         """The Fenchel-Young loss of vectors (B, T, hidden) and tokens (B, T), padding left out."""
         vectors, target = vectors.flatten(0, 1), target.flatten()
-        if vectors.device.type == "cpu":  # elsewhere to count them would wait for the device
+        # Elsewhere to count them would wait for the device, or break a compiled graph.
+        if vectors.device.type == "cpu" and not torch.compiler.is_compiling():
             kept = (target != PAD).nonzero().squeeze(1)
             vectors, target = vectors[kept], target[kept]
         return fenchel_young_loss(
