@@ -269,6 +269,17 @@ def decoders(models: Any, protocol: type) -> list[Any]:
     return found
 
 
+def same_vocabularies(models: list[Any]) -> None:
+    """Models of an ensemble, which read and write the same tokens; tables have no vocabularies."""
+    for side in ("source", "target"):
+        known = [m for m in (getattr(model, side, None) for model in models) if m is not None]
+        if any(other.to_json() != known[0].to_json() for other in known[1:]):
+            raise ValueError(
+                f"the models of an ensemble must share their {side} vocabulary; train them on the "
+                "same data."
+            )
+
+
 def same_classes(sizes: list[int]) -> None:
     """Models with target vocabularies of one size."""
     if len(set(sizes)) > 1:

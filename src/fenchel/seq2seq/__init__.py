@@ -2,6 +2,7 @@
 
 from ._batches import Batch
 from ._config import Config, MappingConfig, ModelConfig
+from ._explain import Explanation, Node, Position, explain
 from ._folder import load, save
 from ._hypotheses import Hypothesis, Result
 from ._model import Seq2Seq
@@ -12,14 +13,18 @@ from ._vocabulary import Vocabulary
 __all__ = [
     "Batch",
     "Config",
+    "Explanation",
     "Hypothesis",
     "Listener",
     "MappingConfig",
     "ModelConfig",
+    "Node",
+    "Position",
     "Result",
     "Seq2Seq",
     "Summary",
     "Vocabulary",
+    "explain",
     "load",
     "save",
     "search",

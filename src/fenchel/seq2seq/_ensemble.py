@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from .. import _checks
+from ._state import State
 
-State = dict[str, Tensor]
 CHUNK = 1024
 """How many hypotheses a model sees at once, so that a step needs no more memory than this many."""
 
@@ -45,6 +45,7 @@ class Ensemble:
 
     def __init__(self, models: Decoder | Sequence[Decoder]) -> None:
         self.models = _checks.decoders(models, Decoder)
+        _checks.same_vocabularies(self.models)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ._ensemble import CHUNK, Ensemble, State, cut_out, join, select
+from ._ensemble import CHUNK, Ensemble, cut_out, join, select
 from ._hypotheses import Ends, Links, Result, Rows, trace
+from ._state import State
 from ._vocabulary import BOS, EOS
 
 ROUNDING = 2.0**-20
