@@ -49,9 +49,9 @@ def add(commands: Any, epilog: str) -> None:
     parser.add_argument("--task", choices=TASKS, help="default: what the model was trained for")
     parser.add_argument("--language", help="of inflection files; default: by their names")
     parser.add_argument("--method", choices=("beam", "greedy", "exhaustive"), default="beam")
-    parser.add_argument("--beam", type=_positive, help="default: the model's `search.beam`")
-    parser.add_argument("--max-length", type=_positive, help="the most tokens of an output")
-    parser.add_argument("--batch-size", type=_positive, help="inputs decoded at once")
+    parser.add_argument("--beam", type=positive, help="default: the model's `search.beam`")
+    parser.add_argument("--max-length", type=positive, help="the most tokens of an output")
+    parser.add_argument("--batch-size", type=positive, help="inputs decoded at once")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--strict", action="store_true", help="a malformed line is an error")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -59,7 +59,8 @@ def add(commands: Any, epilog: str) -> None:
     parser.set_defaults(run=lambda arguments: _run(parser, arguments))
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A positive whole number of the command line."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}.")
     return int(text)

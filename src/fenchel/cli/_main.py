@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import __version__
-from . import _demo, _doctor, _evaluate, _train
+from . import _demo, _doctor, _evaluate, _explain, _predict, _train
 
 EXIT_CODES = "exit codes: 0 success, 1 failure (the reason is on stderr), 2 wrong usage"
 
@@ -58,7 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.set_defaults(run=lambda arguments: _doctor.run())
     _train.add(commands, EXIT_CODES)
+    _predict.add(commands, EXIT_CODES)
     _evaluate.add(commands, EXIT_CODES)
+    _explain.add(commands, EXIT_CODES)
     return parser
 
 

@@ -30,7 +30,7 @@ def percent(p: float) -> str:
 
 def page(explanation: Explanation) -> str:
     """The whole page."""
-    folder = files(__package__) / "page"
+    folder = files("fenchel.seq2seq") / "page"
     style, script = ((folder / name).read_text("utf-8") for name in ("page.css", "page.js"))
     body = "\n".join(_body(explanation))
     return f"""<!doctype html>
@@ -252,10 +252,9 @@ def _position(place: int, position: Position, all_of_them: tuple[Position, ...])
     if position.probability == 0:
         yield f'<span class="cand gold never">{_token(position.token)}<i>0%</i></span>'
     for token, p in position.candidates:
-        gold = " gold" if (token, p) == (position.token, position.probability) else ""
-        yield (
-            f'<span class="cand{gold}" style="--w:{p:.4f}">{_token(token)}<i>{percent(p)}</i></span>'
-        )
+        kind = "cand gold" if (token, p) == (position.token, position.probability) else "cand"
+        text = f"{_token(token)}<i>{percent(p)}</i>"
+        yield f'<span class="{kind}" style="--w:{p:.4f}">{text}</span>'
     if position.others:
         yield f'<span class="cand more">and {position.others} more</span>'
     yield "</li>"
