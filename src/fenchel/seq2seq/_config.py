@@ -243,7 +243,7 @@ class TrainingConfig(Section):
     steps: PositiveInt | None = None
     minutes: PositiveFloat | None = None
     learning_rate: PositiveFloat = 0.001
-    decay: Annotated[float, Field(gt=0, le=1)] = 0.5
+    decay: Annotated[float, Field(gt=0, lt=1)] = 0.5
     patience: Annotated[int, Field(ge=0)] = 0
     clip: PositiveFloat = 5.0
     stop_after: PositiveInt = 8
