@@ -99,8 +99,8 @@ def _badges(explanation: Explanation) -> str:
         f"{'✓' if holds else '✗'} {'' if holds else 'not '}{name}</span>"
         for name, holds, meaning in marks
     ]
-    mass = f'<span class="badge">mass {percent(min(1.0, result.mass))}</span>'
-    return f'<p class="badges">{"".join(spans)}{mass}</p>'
+    mass = "100%" if result.complete else percent(min(result.mass, 1 - 1e-9))
+    return f'<p class="badges">{"".join(spans)}<span class="badge">mass {mass}</span></p>'
 
 
 def _section(name: str, title: str, note: str) -> str:
@@ -240,9 +240,9 @@ def _forced(explanation: Explanation) -> Iterator[str]:
 
 def _position(place: int, position: Position, all_of_them: tuple[Position, ...]) -> Iterator[str]:
     sure = [len(each.candidates) == 1 and each.probability > 0 for each in all_of_them]
-    kinds = ["sure"] if sure[place] else []
-    if sure[place] and place and sure[place - 1]:
-        kinds.append("joined")
+    before, here, after = [False, *sure, False][place : place + 3]
+    flags = {"sure": here, "joined": here and before, "joins": here and after}
+    kinds = [name for name, holds in flags.items() if holds]
     spoken = ", ".join(f"{token} {percent(p)}" for token, p in position.candidates)
     label = f"position {place + 1}, {position.token}: {spoken}"
     yield (
