@@ -194,7 +194,7 @@ def test_other_configurations_are_refused(folder: Path) -> None:
     seq2seq.train(inflected.config(folder))
     other = inflected.config(folder, model={"hidden": 18}, training={"seed": 1})
     with pytest.raises(
-        ValueError, match="other values of model.feedforward, model.hidden, training.seed; ch"
+        ValueError, match=r"other values of model.feedforward, model.hidden, training.seed; ch"
     ):
         seq2seq.train(other)
 

@@ -57,7 +57,7 @@ def test_subwords_know_other_letters_as_unknown() -> None:
 
 
 def test_too_few_subwords_are_refused() -> None:
-    with pytest.raises(ValueError, match="cannot make 8 subwords.*change `data.vocabulary_size`"):
+    with pytest.raises(ValueError, match=r"cannot make 8 subwords.*change `data.vocabulary_size`"):
         Subwords.build(TEXTS, 8)
 
 
@@ -80,7 +80,7 @@ def test_the_only_language_may_be_left_out() -> None:
     assert vocabulary.encode("draw V;PST") == vocabulary.encode("draw\tV;PST\tenglish")
     with pytest.raises(ValueError, match="expected a lemma and tags"):
         vocabulary.encode("draw")
-    with pytest.raises(ValueError, match="name the language of .* one of english, french"):
+    with pytest.raises(ValueError, match=r"name the language of .* one of english, french"):
         Inflection.build(SOURCES, 100).encode("draw V;PST")
     with pytest.raises(ValueError, match="expected `lemma TAB tags TAB language`"):
         vocabulary.encode("a\tb\tc\td")

@@ -71,13 +71,17 @@ def device_of(choice: str) -> torch.device:
 
 @contextmanager
 def world(choice: str) -> Iterator[World]:
-    """Joins the processes that torchrun started, if it did, and leaves them at the end."""
+    """Joins the processes that torchrun started, if it did, and leaves them at the end; if they
+    are joined already, they stay so."""
     device = device_of(choice)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield World(0, 1, device)
+        return
+    if dist.is_initialized():
+        yield World(dist.get_rank(), dist.get_world_size(), device)
         return
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
