@@ -21,9 +21,8 @@ GPU_TESTS := tests/test_gpu.py tests/test_linear_loss.py tests/ops/test_triton.p
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
-demo: $(VENV)/demo.stamp  ## set all up, compute every mapping, and write demo/mappings.png
-	@mkdir -p demo
-	$(BIN)/fenchel demo --output demo/mappings.png
+demo: $(VENV)/demo.stamp  ## set all up, train a model of English verbs, and explain it in demo/
+	$(BIN)/fenchel demo --output demo
 
 test: $(VENV)/dev.stamp  ## set all up and run the tests, but for the slow ones
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)

@@ -43,10 +43,15 @@ class Quiet(Listener):
 
 
 class Progress(Quiet):
-    """Prints a bar where there is a terminal, and a line for every validation."""
+    """Prints a bar where there is a terminal, and a line for every validation.
 
-    def __init__(self) -> None:
+    Args:
+        every: of how many validations one has its line.
+    """
+
+    def __init__(self, every: int = 1) -> None:
         super().__init__()
+        self._every, self._validations = every, 0
         self._bar = Bar(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -89,6 +94,9 @@ class Progress(Quiet):
         )
 
     def validated(self, progress: State, metrics: Metrics, best: bool) -> None:
+        self._validations += 1
+        if self._validations % self._every:
+            return
         self._console.print(
             f"step {progress.step}, epoch {progress.epoch}: accuracy {metrics.accuracy:.2%}, "
             f"tokens {metrics.token_accuracy:.2%}, loss {metrics.loss:.4f}, nonzeros "
