@@ -71,12 +71,16 @@ SUBJECTS = (
 )
 
 
-def build(subject: Subject, size: int, hidden: int) -> Seq2Seq:
+def build(subject: Subject, size: int, hidden: int, dropout: float = 0.3) -> Seq2Seq:
     """A model, of the same weights for every subject."""
     torch.manual_seed(0)
     words = Words([str(place) for place in range(FIRST, size)])
     config = ModelConfig(
-        embedding=hidden, hidden=hidden, attention=subject.attention, output=subject.output
+        embedding=hidden,
+        hidden=hidden,
+        dropout=dropout,
+        attention=subject.attention,
+        output=subject.output,
     )
     return Seq2Seq(config, words, words)
 
@@ -112,7 +116,7 @@ def projections(device: str = "cpu") -> dict[str, list[float]]:
     found = {}
     pairs = batch(torch.Generator().manual_seed(1), 40, 6, 7).to(device)
     for subject in SUBJECTS:
-        model = build(subject, 40, 12).to(device, torch.float64).eval()
+        model = build(subject, 40, 12, dropout=0.0).to(device, torch.float64)
         loss = loss_of(subject, model)(pairs)
         gradients = torch.autograd.grad(loss, list(model.parameters()))
         draw = torch.Generator().manual_seed(2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from models import NAMES, PAIRS, build
@@ -29,7 +27,7 @@ def gradients(model: Seq2Seq, pairs: Batch) -> list[Tensor]:
 def test_agrees_with_the_cpu(shape: str, attention: str) -> None:
     options = {"ksubset": {"mapping": "ksubset", "k": 1.0}, "learned": LEARNED}
     model = build(shape, attention=options.get(attention, attention))
-    moved = copy.deepcopy(model).cuda()
+    moved = build(shape, attention=options.get(attention, attention)).cuda()
     found, wanted = gradients(moved, PAIRS.to("cuda")), gradients(model, PAIRS)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
@@ -50,22 +48,24 @@ def test_waits_for_nothing(shape: str) -> None:
 @pytest.mark.parametrize("attention", ["softmax", "entmax", "fusedmax", "learned"])
 @pytest.mark.parametrize("shape", ["lstm", "no feeding", "transformer"])
 def test_recorded_gradients_are_those_of_the_model(shape: str, attention: str, half: bool) -> None:
-    model = build(shape, attention=LEARNED if attention == "learned" else attention).cuda()
-    model = model.float()
-    twin = copy.deepcopy(model)
+    options = {"attention": LEARNED if attention == "learned" else attention}
+    dtype, near = (torch.float32, 0.05) if half else (torch.float64, 1e-9)
+    model, twin = (build(shape, **options).to("cuda", dtype) for _ in range(2))
     recorded = Recorded(model)
     other = batch([([4, 9, 8], [5, 6, 7]), ([7, 6], [4, 9, 8])])
-    for turn, pairs in enumerate((PAIRS, other, PAIRS, other, PAIRS)):
+    for pairs in (PAIRS, other, PAIRS, other, PAIRS):
         model.zero_grad(set_to_none=False)
         twin.zero_grad()
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
             loss = recorded.backward(pairs, 0.5)
             wanted = twin.loss(pairs.to("cuda"), reduction="sum")
         (0.5 * wanted).backward()
-        close = {"rtol": 3e-2, "atol": 3e-2} if half else {"rtol": 1e-4, "atol": 1e-5}
-        torch.testing.assert_close(loss, wanted.detach(), **close)
-        for one, two in zip(model.parameters(), twin.parameters(), strict=True):
-            torch.testing.assert_close(one.grad, two.grad, **close, msg=f"turn {turn}")
+        found, expected = (
+            torch.cat([parameter.grad.flatten() for parameter in each.parameters()])  # type: ignore[union-attr]
+            for each in (model, twin)
+        )
+        assert abs(float(loss - wanted)) <= near * float(wanted)
+        assert float((found - expected).norm()) <= near * float(expected.norm())
     assert len(recorded._graphs) == 1
 
 

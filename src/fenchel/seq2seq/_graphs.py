@@ -32,7 +32,7 @@ class Recorded:
         most: how many graphs are kept; other shapes are computed as usual.
     """
 
-    def __init__(self, model: Seq2Seq, multiple: int = 8, most: int = 64) -> None:
+    def __init__(self, model: Seq2Seq, multiple: int = 4, most: int = 256) -> None:
         self.model, self.multiple, self.most = model, multiple, most
         self._graphs: dict[Key, _Graph] = {}
         self._seen: set[Key] = set()
@@ -75,7 +75,7 @@ class _Graph:
             torch.ones(shape, dtype=torch.int64, device=device)
             for shape in ((items, source), (items,), (items, target))
         )
-        self.factor = torch.ones((), device=device)
+        self.factor = torch.ones((), device=device)  # not a number: that would be recorded
 
     def load(self, batch: Batch, factor: float) -> None:
         """Fills in a batch, and sources of one token without a target up to the full size."""

@@ -129,6 +129,14 @@ class Weights:
         return self.plain.parameter_jvp(y.to(wide))
 
 
+def dropped(x: Tensor, factors: Tensor | None, place: int | tuple[int, ...], out: Tensor) -> None:
+    """Writes x, times the factors of dropout at a place, if there are any."""
+    if factors is None:
+        out.copy_(x)
+    else:
+        torch.mul(x, factors[place], out=out)
+
+
 @dataclass
 class Tape:
     """What backward reads, step by step; of the lists of lists, layer by layer first."""
@@ -166,14 +174,13 @@ class Scan(Function):
                 tape.gates[layer].append(active)
                 reads[layer, t + 1, :, width:] = h
                 if layer + 1 < layers:
-                    below = h if a.between is None else h * a.between[t, layer]
-                    reads[layer + 1, t, :, :width] = below
+                    dropped(h, a.between, (t, layer), reads[layer + 1, t, :, :width])
             y = weights.solve(torch.baddbmm(a.mask, h.unsqueeze(1), keys))
             start = torch.addmm(a.shift, h, combine).unsqueeze(1)
             vector = torch.baddbmm(start, y, a.values).squeeze(1).tanh_()
             tape.vectors.append(vector)
             tape.attention.append(y)
-            reads[0, t + 1, :, :width] = vector if a.after is None else vector * a.after[t]
+            dropped(vector, a.after, t, reads[0, t + 1, :, :width])
         weight = torch.cat(tape.attention, 1)
         ctx.weights, ctx.tape = weights, tape
         ctx.save_for_backward(*tensors, reads, weight)
@@ -186,27 +193,24 @@ class Scan(Function):
         *tensors, reads, weight = ctx.saved_tensors
         a, tape, weights = Inputs(*tensors), ctx.tape, ctx.weights
         layers, _, width = a.h.shape
-        steps, batch = a.gates.shape[:2]
-        in_gates = a.gates.new_empty(layers, steps, batch, 4 * width)
-        in_scores, in_weight = torch.empty_like(weight), torch.empty_like(weight)
-        in_vectors = a.gates.new_empty(batch, steps, width)
+        in_gates: list[list[Tensor]] = [[] for _ in range(layers)]
+        in_vectors, in_scores, in_weight = [], [], []
         grad_h, grad_c = [*torch.zeros_like(a.h)], [*torch.zeros_like(a.c)]
-        grad_vector = a.h.new_zeros(batch, width)
+        grad_vector = torch.zeros_like(a.h[0])
         values = a.values.transpose(1, 2)
-        for t in reversed(range(steps)):
+        for t in reversed(range(len(a.gates))):
             if grad_vectors is not None:
                 grad_vector = grad_vector + grad_vectors[t]
             if a.after is not None:
                 grad_vector = grad_vector * a.after[t]
             inside = aten.tanh_backward(grad_vector, tape.vectors[t])
-            in_vectors[:, t] = inside
             grad_y = torch.bmm(inside.unsqueeze(1), values)
             if grad_weight is not None:
                 grad_y = grad_y + grad_weight[:, t : t + 1]
             grad_scores = weights.product(tape.attention[t], grad_y)
-            in_scores[:, t : t + 1] = grad_scores
-            if a.alpha is not None:
-                in_weight[:, t : t + 1] = grad_y
+            in_vectors.append(inside)
+            in_weight.append(grad_y)
+            in_scores.append(grad_scores)
             grad = torch.addmm(grad_h[-1], inside, a.combine)
             grad = torch.baddbmm(grad.unsqueeze(1), grad_scores, a.keys).squeeze(1)
             for layer in reversed(range(layers)):
@@ -214,34 +218,34 @@ class Scan(Function):
                 new, grad_c[layer] = cell_backward(
                     grad, grad_c[layer], before, after, tape.gates[layer][t]
                 )
-                in_gates[layer, t] = new
+                in_gates[layer].append(new)
                 below, grad_h[layer] = (new @ a.recurrent[layer]).split(width, 1)
-                if layer:
-                    if a.between is not None:
-                        below = below * a.between[t, layer - 1]
+                if not layer:
+                    grad_vector = below
+                elif a.between is None:
                     grad = grad_h[layer - 1] + below
                 else:
-                    grad_vector = below
-        states = reads[-1, 1:, :, width:].transpose(0, 1)  # (B, T, H)
-        flat = in_gates.flatten(1, 2)
-        in_recurrent = torch.bmm(flat.transpose(1, 2), reads[:, :-1].flatten(1, 2))
-        in_combine = in_vectors.flatten(0, 1).t() @ states.flatten(0, 1)
+                    grad = torch.addcmul(grad_h[layer - 1], below, a.between[t, layer - 1])
+        gates = torch.stack([torch.stack(each[::-1]) for each in in_gates])
+        vectors, scores = torch.stack(in_vectors[::-1], 1), torch.cat(in_scores[::-1], 1)
+        states = reads[-1, 1:, :, width:].transpose(0, 1)  # (B, T, H), as the vectors
+        flat = gates.flatten(1, 2)
         in_alpha = None
         if a.alpha is not None:
-            slope = (in_weight * weights.slope(weight)).sum(-1, keepdim=True)
-            in_alpha = slope.sum_to_size(a.alpha.shape).to(a.alpha.dtype)
+            slope = torch.cat(in_weight[::-1], 1) * weights.slope(weight)
+            in_alpha = slope.sum(-1, keepdim=True).sum_to_size(a.alpha.shape).to(a.alpha.dtype)
         return (
             None,
-            in_gates[0],
-            in_recurrent,
+            gates[0],
+            torch.bmm(flat.transpose(1, 2), reads[:, :-1].flatten(1, 2)),
             flat[1:].sum(1),
-            torch.bmm(in_scores.transpose(1, 2), states),
-            torch.bmm(weight.transpose(1, 2), in_vectors),
+            torch.bmm(scores.transpose(1, 2), states),
+            torch.bmm(weight.transpose(1, 2), vectors),
             None,
             torch.stack(grad_h),
             torch.stack(grad_c),
-            in_combine,
-            in_vectors.sum((0, 1)),
+            vectors.flatten(0, 1).t() @ states.flatten(0, 1),
+            vectors.sum((0, 1)),
             in_alpha,
             None,
             None,

@@ -15,8 +15,9 @@ from ._state import State, places
 
 def positions(first: int, count: int, size: int, like: Tensor) -> Tensor:
     """Sines and cosines, (count, size), of the places from the first on."""
-    place = torch.arange(first, first + count, device=like.device, dtype=torch.float32)
-    rate = torch.arange(0, size, 2, device=like.device, dtype=torch.float32)
+    wide = torch.promote_types(like.dtype, torch.float32)
+    place = torch.arange(first, first + count, device=like.device, dtype=wide)
+    rate = torch.arange(0, size, 2, device=like.device, dtype=wide)
     angle = place[:, None] * torch.exp(rate * (-math.log(10_000.0) / size))
     both = torch.stack([angle.sin(), angle.cos()], -1).flatten(1)
     return both[:, :size].to(like.dtype)
