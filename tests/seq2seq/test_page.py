@@ -201,7 +201,8 @@ def test_one_of_several_heads_can_be_chosen(tmp_path, browser):
     path = tmp_path / "page.html"
     path.write_text(example({"drawn": 1.0}, heads=2).html(), encoding="utf-8")
     browser.open(path)
-    values = "return [...document.querySelectorAll('.map tbody tr:last-child td')].map(c => c.textContent)"
+    last = "[...document.querySelectorAll('.map tbody tr:last-child td')]"
+    values = f"return {last}.map(c => c.textContent)"
     assert browser.run(values) == ["12", "38", "", "", "", "50"]
     choose = (
         "const h = document.getElementById('head'); h.value = arguments[0];"
