@@ -26,12 +26,11 @@ class Batch:
     target: Tensor
 
     def to(self, device: torch.device | str) -> Batch:
-        """The batch on a device."""
-        return Batch(
-            self.source.to(device, non_blocking=True),
-            self.source_lengths.to(device, non_blocking=True),
-            self.target.to(device, non_blocking=True),
-        )
+        """The batch on a device; on the way to a GPU nobody waits for it."""
+        tensors = (self.source, self.source_lengths, self.target)
+        if torch.device(device).type == "cuda" and not self.source.is_cuda:
+            tensors = tuple(tensor.pin_memory() for tensor in tensors)
+        return Batch(*(tensor.to(device, non_blocking=True) for tensor in tensors))
 
     @property
     def count(self) -> Tensor:

@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ._batches import Batch
+from ._graphs import Recorded
+from ._model import Seq2Seq
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,12 @@ def world(choice: str) -> Iterator[World]:
 class _Sum(nn.Module):
     """A model's loss as a module, which is what is copied among processes."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Seq2Seq) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
-        return self.model.loss(Batch(source, lengths, target), reduction="sum")  # type: ignore[operator]
+        return self.model.loss(Batch(source, lengths, target), reduction="sum")
 
 
 class Together:
@@ -108,11 +110,14 @@ class Together:
         model: a `Seq2Seq`; its parameters are replaced by parts of them for "fsdp".
         world: the processes.
         kind: "ddp", where each has all parameters, or "fsdp", where they are divided.
+        record: whether one process on a GPU replays recorded graphs; gradients then stay in place.
     """
 
-    def __init__(self, model: nn.Module, world: World, kind: str) -> None:
+    def __init__(self, model: Seq2Seq, world: World, kind: str, record: bool) -> None:
         self.model = model
         self._kind = kind if world.size > 1 else "alone"
+        alone_on_gpu = self._kind == "alone" and world.device.type == "cuda"
+        self._recorded = Recorded(model) if record and alone_on_gpu else None
         self._sum: nn.Module = _Sum(model)
         if self._kind == "ddp":
             self._sum = nn.parallel.DistributedDataParallel(self._sum)
@@ -120,12 +125,20 @@ class Together:
             from torch.distributed import fsdp
             from torch.distributed.device_mesh import init_device_mesh
 
-            fsdp.fully_shard(model, mesh=init_device_mesh(world.device.type, (world.size,)))
+            mesh = init_device_mesh(world.device.type, (world.size,))
+            # Divided again after each forward pass, validation's too, or a checkpoint would meet
+            # whole parameters that the optimizer does not know.
+            fsdp.fully_shard(model, mesh=mesh, reshard_after_forward=True)
             fsdp.register_fsdp_forward_method(model, "loss")
 
-    def loss(self, batch: Batch) -> Tensor:
-        """The sum of the losses of a batch."""
-        return self._sum(batch.source, batch.source_lengths, batch.target)
+    def backward(self, batch: Batch, factor: float) -> Tensor:
+        """Adds the gradients of the sum of a batch's losses times a factor; returns the sum."""
+        if self._recorded is not None:
+            return self._recorded.backward(batch, factor)
+        loss = self._sum(batch.source, batch.source_lengths, batch.target)
+        with torch.autocast(loss.device.type, enabled=False):  # backward has the types of forward
+            (loss * factor).backward()
+        return loss.detach()
 
     def synchronized(self, now: bool) -> AbstractContextManager[None]:
         """Whether backward inside shares gradients; only the last of those added up must."""

@@ -91,7 +91,8 @@ class _Graph:
         """Computes what is filled in."""
         with torch.autocast("cuda", self.half, enabled=self.half is not None, cache_enabled=False):
             loss = self.model.loss(Batch(self.source, self.lengths, self.target), reduction="sum")
-        (loss * self.factor).backward()
+        with torch.autocast("cuda", enabled=False):  # backward has the types of forward
+            (loss * self.factor).backward()
         return loss.detach()
 
     def record(self, pool: Any) -> None:

@@ -100,7 +100,7 @@ class _Training:
             config, folder, here, self.listener.note
         )
         self.model = Seq2Seq(config.model, source, target).to(here.device)
-        self.together = Together(self.model, here, self.plan.distributed)
+        self.together = Together(self.model, here, self.plan.distributed, self.plan.cuda_graphs)
         self.optimizer = Adam(
             self.model.parameters(),
             lr=self.plan.learning_rate,
@@ -168,17 +168,16 @@ class _Training:
         """One step of Adam on a group of batches, of each of which this process has its part."""
         self.model.train()
         tokens = sum(pairs.count(rows) for rows in group)
+        # Gradients are averaged over processes, while the mean is over all their tokens.
+        factor = self.world.size / tokens
         for place, rows in enumerate(group):
-            batch = pairs.batch(rows[self.world.rank :: self.world.size])
-            with self.together.synchronized(place == len(group) - 1):
-                with self._autocast():
-                    loss = self.together.loss(batch.to(self.world.device))
-                # Gradients are averaged over processes, while the mean is over all their tokens.
-                (loss * (self.world.size / tokens)).backward()
-            self.losses += loss.detach()
+            batch = pairs.batch(rows[self.world.rank :: self.world.size]).to(self.world.device)
+            last = place == len(group) - 1
+            with self.together.synchronized(last), self._autocast():
+                self.losses += self.together.backward(batch, factor)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip)
         self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.optimizer.zero_grad(set_to_none=not self.plan.cuda_graphs)
         self.progress.tokens += tokens
         self.progress.step += 1
 
