@@ -58,7 +58,7 @@ class Table:
         return found
 
     def start(self, source: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-        return {"item": source[:, 0], "prefix": torch.zeros(len(source), 0, dtype=torch.int64)}
+        return {"item": source[:, 0], "prefix": source[:, :0]}
 
     def step(self, state: dict[str, Tensor], tokens: Tensor):
         self.steps.append(len(tokens))
@@ -67,8 +67,9 @@ class Table:
             prefix = torch.cat([prefix, tokens[:, None]], 1)
         prefixes = [tuple(row) for row in prefix.tolist()]
         pairs = zip(state["item"].tolist(), prefixes, strict=True)
-        scores = torch.tensor([self.row(item, each) for item, each in pairs])
-        attention = torch.full((len(tokens), 1, 3), float(prefix.shape[1]))
+        rows = [self.row(item, each) for item, each in pairs]
+        scores = torch.tensor(rows, device=tokens.device)
+        attention = torch.full_like(scores[:, None, :3], prefix.shape[1])
         return scores, attention, {"item": state["item"], "prefix": prefix}
 
     def probabilities(self, scores: Tensor) -> Tensor:
