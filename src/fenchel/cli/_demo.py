@@ -38,7 +38,7 @@ SHOWN = (
 REFERENCE = "drawn"
 """What the first of them should be."""
 LEGEND = """\
-Each line is a verb form that the model has never seen. Behind it stands what the model considers
+Each line is a verb form, often irregular, that the model has never seen, then what it considers
 possible, with probabilities, and a ✓ where the first is right. Its output mapping is 1.5-entmax,
 which gives almost everything a probability of exactly zero, so that a search can prove things:
   complete  these are all outputs that the model considers possible; they sum to 100%
