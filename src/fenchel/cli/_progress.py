@@ -21,28 +21,7 @@ from ..seq2seq._training import Listener
 from ..seq2seq._validation import Metrics
 
 
-class Quiet(Listener):
-    """Prints what must be known alone."""
-
-    def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        return None
-
-    def note(self, text: str) -> None:
-        self._console.print(f"note: {text}", markup=False, soft_wrap=True)
-
-
-class Progress(Quiet):
+class Progress(Listener):
     """Prints a bar where there is a terminal, and a line for every validation.
 
     Args:
@@ -50,7 +29,7 @@ class Progress(Quiet):
     """
 
     def __init__(self, every: int = 1) -> None:
-        super().__init__()
+        self._console = Console(stderr=True, highlight=False)
         self._every, self._validations = every, 0
         self._bar = Bar(
             TextColumn("{task.description}"),
@@ -78,6 +57,9 @@ class Progress(Quiet):
         trace: TracebackType | None,
     ) -> None:
         self._bar.stop()
+
+    def note(self, text: str) -> None:
+        self._console.print(f"note: {text}", markup=False, soft_wrap=True)
 
     def started(self, progress: State, steps: int | None) -> None:
         if progress.step:

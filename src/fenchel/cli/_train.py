@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,14 +39,15 @@ def add(commands: Any, epilog: str) -> None:
         choices=EXAMPLES,
         help="print the commented configuration file of a task, and end",
     )
-    parser.add_argument("--quiet", action="store_true", help="print the summary alone")
+    parser.add_argument(
+        "--quiet", action="store_true", help="print the summary, and what was left out, alone"
+    )
     parser.set_defaults(run=lambda arguments: _run(parser, arguments))
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from ..seq2seq import _configuration
-    from ..seq2seq._training import train
-    from ._progress import Progress, Quiet
+    from ..seq2seq._training import Listener, train
 
     if arguments.example:
         print(_configuration.example(arguments.example), end="")
@@ -56,8 +58,15 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         config = _configuration.read(arguments.config, arguments.overrides)
     except _configuration.ConfigError as error:
         parser.exit(2, f"fenchel train: error: {error}\n")
-    with Quiet() if arguments.quiet else Progress() as listener:
+    if arguments.quiet:
+        listener = Listener()
+        listener.note = lambda text: print(f"note: {text}", file=sys.stderr)
         summary = train(config, listener)
+    else:
+        from ._progress import Progress
+
+        with Progress() as progress:
+            summary = train(config, progress)
     if int(os.environ.get("RANK", "0")) == 0:
         print(_report(summary))
     return 0

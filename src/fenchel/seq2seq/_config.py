@@ -230,7 +230,8 @@ class TrainingConfig(Section):
         checkpoint_every: how many steps lie between checkpoints; validations make one, too.
         log_every: how many steps a line of the log sums up.
         device: "auto" is a GPU where there is one.
-        precision: "bfloat16" is mixed precision, on a GPU.
+        precision: on a GPU "tf32" rounds the factors of matrix products, and "bfloat16" is mixed
+            precision.
         cuda_graphs: whether a GPU replays recorded steps; lengths are then rounded up.
         distributed: what torchrun's processes do: copy the model (ddp) or divide it (fsdp).
     """
@@ -253,7 +254,7 @@ class TrainingConfig(Section):
     checkpoint_every: PositiveInt = 500
     log_every: PositiveInt = 50
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     cuda_graphs: bool = False
     distributed: Literal["ddp", "fsdp"] = "ddp"
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -84,10 +86,22 @@ def train(config: Config, listener: Listener | None = None) -> Summary:
 
     References: peters2019sparse.
     """
-    folder = Path(config.training.folder)
-    with world(config.training.device) as here, locked(folder) if here.first else nullcontext():
+    folder, plan = Path(config.training.folder), config.training
+    lock = locked(folder) if int(os.environ.get("RANK", "0")) == 0 else nullcontext()
+    with lock, world(plan.device) as here, _matrix_products(plan.precision):
         here.wait()
         return _Training(config, folder, here, listener or Listener()).run()
+
+
+@contextmanager
+def _matrix_products(precision: str) -> Iterator[None]:
+    """Computes float32 matrix products on a GPU as the configuration says."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 class _Training:
@@ -233,16 +247,10 @@ class _Training:
         rate = progress.tokens / max(now - self._logged, 1e-9)
         self._logged = now
         if self.log is not None:
-            self.log.write(
-                progress.step,
-                {
-                    "epoch": progress.epoch,
-                    "seconds": progress.seconds,
-                    "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
-                    "loss": loss,
-                    "tokens_per_second": rate,
-                },
-            )
+            values = {"epoch": progress.epoch, "seconds": progress.seconds, "loss": loss}
+            learning_rate = float(self.optimizer.param_groups[0]["lr"])
+            values |= {"learning_rate": learning_rate, "tokens_per_second": rate}
+            self.log.write(progress.step, values)
         self.listener.stepped(replace(progress), loss, rate)
         self.losses.zero_()
         progress.tokens = 0
