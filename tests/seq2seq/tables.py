@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import random
 
+import pytest
 import torch
 from torch import Tensor
 
+from fenchel.seq2seq import Result
 from fenchel.seq2seq._vocabulary import BOS, EOS
 
 FIRST = 4
@@ -93,3 +95,31 @@ def inputs(*items: int) -> tuple[Tensor, Tensor]:
     """A batch whose first tokens are these."""
     source = torch.tensor([[item, 5, 6] for item in items])
     return source, torch.full((len(items),), 3)
+
+
+def check_claims(result: Result, truth: dict[tuple[int, ...], float], max_length: int) -> None:
+    """Nothing that a result says is false."""
+    finished = [each for each in result.hypotheses if each.finished]
+    logs = [each.log_probability for each in result.hypotheses]
+    assert logs == sorted(logs, reverse=True)
+    assert len({each.tokens for each in result.hypotheses}) == len(result.hypotheses)
+    for each in finished:
+        assert each.probability == pytest.approx(truth[each.tokens], rel=1e-9)
+        assert each.probability == pytest.approx(math.prod(each.probabilities), rel=1e-9)
+        assert len(each.probabilities) == len(each.tokens) + 1
+        assert len(each.tokens) <= max_length
+    returned = {each.tokens for each in finished}
+    others = [p for tokens, p in truth.items() if tokens not in returned]
+    assert max(others, default=0.0) <= result.bound * (1 + 1e-9)
+    assert result.mass == pytest.approx(sum(truth[tokens] for tokens in returned), abs=1e-9)
+    if result.exact:
+        assert result.hypotheses[0].probability >= max(truth.values()) * (1 - 1e-12)
+    if result.complete:
+        assert returned == truth.keys()
+        assert result.mass == pytest.approx(1, abs=1e-9)
+        assert result.exact
+        assert result.bound == 0
+    if result.limited:
+        assert not result.exact
+        assert not result.complete
+        assert max(map(len, truth)) > max_length

@@ -1,10 +1,10 @@
-"""Search on a GPU finds what it finds on the CPU, with the same certificates."""
+"""Search on a GPU claims nothing false, and finds what it finds on the CPU."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from tables import Table, inputs
+from tables import Table, check_claims, inputs
 
 from fenchel.seq2seq import ModelConfig, Seq2Seq, search
 from fenchel.seq2seq._vocabulary import Characters
@@ -15,12 +15,14 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 @pytest.mark.parametrize("method", ["greedy", "beam", "exhaustive"])
 def test_tables(method):
     source, lengths = inputs(*range(40))
-    here = search(Table(3), source, lengths, method=method, attention=True)
-    there = search(Table(3), source.cuda(), lengths.cuda(), method=method, attention=True)
-    assert there == here  # attention apart
-    for one, other in zip(here, there, strict=True):
-        for hypothesis, same in zip(one.hypotheses, other.hypotheses, strict=True):
-            torch.testing.assert_close(same.attention.cpu(), hypothesis.attention)
+    table = Table(3)
+    results = search(table, source.cuda(), lengths.cuda(), method=method, attention=True)
+    for item, result in enumerate(results):
+        check_claims(result, table.everything(item), 100)
+        assert result.complete or method != "exhaustive"
+        for each in result.hypotheses:
+            steps = torch.arange(len(each.tokens) + 1.0, device="cuda")
+            torch.testing.assert_close(each.attention, steps[:, None, None].expand(-1, 1, 3))
 
 
 @pytest.mark.parametrize("architecture", ["lstm", "transformer"])
