@@ -55,6 +55,7 @@ def add(commands: Any, epilog: str) -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--strict", action="store_true", help="a malformed line is an error")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--json-to", type=Path, metavar="PATH", help="write JSON here, too")
     parser.add_argument("--output", type=Path, metavar="PATH", help="write the outputs here, too")
     parser.set_defaults(run=lambda arguments: _run(parser, arguments))
 
@@ -71,7 +72,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from ..seq2seq._data import Malformed
     from ..seq2seq._distributed import device_of
     from ..seq2seq._evaluation import evaluate
-    from ..seq2seq._files import write_text
+    from ..seq2seq._files import write_json, write_text
     from ..seq2seq._folder import load, read_config
 
     device = device_of(arguments.device)
@@ -98,6 +99,9 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     )
     if arguments.output:
         write_text(arguments.output, "".join(f"{line}\n" for line in evaluation.outputs))
+    if arguments.json_to:
+        arguments.json_to.parent.mkdir(parents=True, exist_ok=True)
+        write_json(arguments.json_to, evaluation.to_json())
     found = json.dumps(evaluation.to_json(), ensure_ascii=False, indent=2)
     print(found if arguments.json else table(evaluation))
     return 0
