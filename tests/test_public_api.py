@@ -39,6 +39,7 @@ def test_all_public_packages_are_documented() -> None:
         "fenchel.attention",
         "fenchel.mappings",
         "fenchel.plots",
+        "fenchel.seq2seq",
         "fenchel.compat.entmax",
     }
 

@@ -22,7 +22,16 @@ def save(model: Seq2Seq, folder: str | Path) -> None:
     Args:
         model: the model.
         folder: made if it is missing; each file in it is replaced at once.
-    Example: see `load`.
+
+    >>> import tempfile
+    >>> from fenchel.seq2seq import ModelConfig, Seq2Seq
+    >>> from fenchel.seq2seq._vocabulary import Characters
+    >>> letters = Characters("abc")
+    >>> model = Seq2Seq(ModelConfig(embedding=4, hidden=4, layers=1), letters, letters)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(model, folder)
+    ...     sorted(path.name for path in Path(folder).iterdir())
+    ['config.json', 'vocabulary.json', 'weights.safetensors']
     """
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)

@@ -84,6 +84,18 @@ def train(config: Config, listener: Listener | None = None) -> Summary:
         DivergenceError: if the loss is no longer a number.
         ValueError, OSError: if data or the folder cannot be used.
 
+    >>> import tempfile
+    >>> from fenchel.seq2seq import Config
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     verbs = Path(folder) / "english.tsv"
+    ...     _ = verbs.write_text("walk\\twalked\\tV;PST\\n" * 8)
+    ...     files = {"task": "inflection", "train": [str(verbs)], "validation": [str(verbs)]}
+    ...     small = {"embedding": 8, "hidden": 8, "layers": 1}
+    ...     plan = {"folder": f"{folder}/model", "epochs": 1, "device": "cpu"}
+    ...     summary = train(Config(model=small, data=files, training=plan))
+    >>> summary.reason
+    '1 epochs are done'
+
     References: peters2019sparse.
     """
     folder, plan = Path(config.training.folder), config.training
