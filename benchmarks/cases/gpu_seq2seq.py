@@ -16,7 +16,7 @@ from ..results import Row
 from .options import Options
 from .seq2seq import HIDDEN, SUBJECTS, TORCH, VOCABULARY, Step, Subject, batch, check, measured
 
-ROUNDS = 41
+ROUNDS = 21
 
 
 class GpuStep(Step):

@@ -66,7 +66,7 @@ def test_recorded_gradients_are_those_of_the_model(shape: str, attention: str, h
         )
         assert abs(float(loss - wanted)) <= near * float(wanted)
         assert float((found - expected).norm()) <= near * float(expected.norm())
-    assert len(recorded._graphs) == 1
+    assert {key[:3] for key in recorded._graphs} == {(4, 8, 8), (4, 4, 8)}
 
 
 def test_recorded_dropout_is_new_each_time() -> None:

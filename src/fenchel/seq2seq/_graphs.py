@@ -15,8 +15,8 @@ from torch import Tensor
 from ._batches import Batch
 from ._model import Seq2Seq
 
-Key = tuple[int, int, int, torch.dtype | None]
-"""Items, source and target places, and the type of autocast, if any."""
+Key = tuple[int, int, int, torch.dtype | None, bool]
+"""Items, source and target places, the type of autocast, if any, and whether in training."""
 
 
 class Recorded:
@@ -50,7 +50,7 @@ class Recorded:
         sizes = (*batch.source.shape, batch.target.shape[1])
         items, source, target = (math.ceil(n / self.multiple) * self.multiple for n in sizes)
         half = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-        key = (items, source, target, half)
+        key = (items, source, target, half, self.model.training)
         graph = self._graphs.get(key)
         if graph is None:
             graph = _Graph(self.model, key)
@@ -68,7 +68,7 @@ class _Graph:
     """Forward and backward of one shape, on tensors that stay in place."""
 
     def __init__(self, model: Seq2Seq, key: Key) -> None:
-        items, source, target, self.half = key
+        items, source, target, self.half, _ = key
         device = next(model.parameters()).device
         self.model, self.graph = model, torch.cuda.CUDAGraph()
         self.source, self.lengths, self.target = (

@@ -191,65 +191,80 @@ class Scan(Function):
     @once_differentiable
     def backward(ctx: Any, grad_vectors: Tensor | None, grad_weight: Tensor | None) -> Any:
         *tensors, reads, weight = ctx.saved_tensors
-        a, tape, weights = Inputs(*tensors), ctx.tape, ctx.weights
-        layers, _, width = a.h.shape
-        in_gates: list[list[Tensor]] = [[] for _ in range(layers)]
-        in_vectors, in_scores, in_weight = [], [], []
-        grad_h, grad_c = [*torch.zeros_like(a.h)], [*torch.zeros_like(a.c)]
-        grad_vector = torch.zeros_like(a.h[0])
-        values = a.values.transpose(1, 2)
-        for t in reversed(range(len(a.gates))):
-            if grad_vectors is not None:
-                grad_vector = grad_vector + grad_vectors[t]
-            if a.after is not None:
-                grad_vector = grad_vector * a.after[t]
-            inside = aten.tanh_backward(grad_vector, tape.vectors[t])
-            grad_y = torch.bmm(inside.unsqueeze(1), values)
-            if grad_weight is not None:
-                grad_y = grad_y + grad_weight[:, t : t + 1]
-            grad_scores = weights.product(tape.attention[t], grad_y)
-            in_vectors.append(inside)
-            in_weight.append(grad_y)
-            in_scores.append(grad_scores)
-            grad = torch.addmm(grad_h[-1], inside, a.combine)
-            grad = torch.baddbmm(grad.unsqueeze(1), grad_scores, a.keys).squeeze(1)
-            for layer in reversed(range(layers)):
-                before, after = tape.cells[layer][t : t + 2]
-                new, grad_c[layer] = cell_backward(
-                    grad, grad_c[layer], before, after, tape.gates[layer][t]
-                )
-                in_gates[layer].append(new)
-                below, grad_h[layer] = (new @ a.recurrent[layer]).split(width, 1)
-                if not layer:
-                    grad_vector = below
-                elif a.between is None:
-                    grad = grad_h[layer - 1] + below
-                else:
-                    grad = torch.addcmul(grad_h[layer - 1], below, a.between[t, layer - 1])
-        gates = torch.stack([torch.stack(each[::-1]) for each in in_gates])
-        vectors, scores = torch.stack(in_vectors[::-1], 1), torch.cat(in_scores[::-1], 1)
-        states = reads[-1, 1:, :, width:].transpose(0, 1)  # (B, T, H), as the vectors
-        flat = gates.flatten(1, 2)
-        in_alpha = None
-        if a.alpha is not None:
-            slope = torch.cat(in_weight[::-1], 1) * weights.slope(weight)
-            in_alpha = slope.sum(-1, keepdim=True).sum_to_size(a.alpha.shape).to(a.alpha.dtype)
-        return (
-            None,
-            gates[0],
-            torch.bmm(flat.transpose(1, 2), reads[:, :-1].flatten(1, 2)),
-            flat[1:].sum(1),
-            torch.bmm(scores.transpose(1, 2), states),
-            torch.bmm(weight.transpose(1, 2), vectors),
-            None,
-            torch.stack(grad_h),
-            torch.stack(grad_c),
-            vectors.flatten(0, 1).t() @ states.flatten(0, 1),
-            vectors.sum((0, 1)),
-            in_alpha,
-            None,
-            None,
-        )
+        with torch.autocast(reads.device.type, enabled=False):  # the types are those of forward
+            return (
+                None,
+                *_backward(ctx, Inputs(*tensors), reads, weight, grad_vectors, grad_weight),
+            )
+
+
+def _backward(
+    ctx: Any,
+    a: Inputs,
+    reads: Tensor,
+    weight: Tensor,
+    grad_vectors: Tensor | None,
+    grad_weight: Tensor | None,
+) -> tuple[Tensor | None, ...]:
+    """The gradients in the inputs, in their order."""
+    tape, weights = ctx.tape, ctx.weights
+    layers, _, width = a.h.shape
+    in_gates: list[list[Tensor]] = [[] for _ in range(layers)]
+    in_vectors, in_scores, in_weight = [], [], []
+    grad_h, grad_c = [*torch.zeros_like(a.h)], [*torch.zeros_like(a.c)]
+    grad_vector = torch.zeros_like(a.h[0])
+    values = a.values.transpose(1, 2)
+    for t in reversed(range(len(a.gates))):
+        if grad_vectors is not None:
+            grad_vector = grad_vector + grad_vectors[t]
+        if a.after is not None:
+            grad_vector = grad_vector * a.after[t]
+        inside = aten.tanh_backward(grad_vector, tape.vectors[t])
+        grad_y = torch.bmm(inside.unsqueeze(1), values)
+        if grad_weight is not None:
+            grad_y = grad_y + grad_weight[:, t : t + 1]
+        grad_scores = weights.product(tape.attention[t], grad_y)
+        in_vectors.append(inside)
+        in_weight.append(grad_y)
+        in_scores.append(grad_scores)
+        grad = torch.addmm(grad_h[-1], inside, a.combine)
+        grad = torch.baddbmm(grad.unsqueeze(1), grad_scores, a.keys).squeeze(1)
+        for layer in reversed(range(layers)):
+            before, after = tape.cells[layer][t : t + 2]
+            new, grad_c[layer] = cell_backward(
+                grad, grad_c[layer], before, after, tape.gates[layer][t]
+            )
+            in_gates[layer].append(new)
+            below, grad_h[layer] = (new @ a.recurrent[layer]).split(width, 1)
+            if not layer:
+                grad_vector = below
+            elif a.between is None:
+                grad = grad_h[layer - 1] + below
+            else:
+                grad = torch.addcmul(grad_h[layer - 1], below, a.between[t, layer - 1])
+    gates = torch.stack([torch.stack(each[::-1]) for each in in_gates])
+    vectors, scores = torch.stack(in_vectors[::-1], 1), torch.cat(in_scores[::-1], 1)
+    states = reads[-1, 1:, :, width:].transpose(0, 1)  # (B, T, H), as the vectors
+    flat = gates.flatten(1, 2)
+    in_alpha = None
+    if a.alpha is not None:
+        slope = torch.cat(in_weight[::-1], 1) * weights.slope(weight)
+        in_alpha = slope.sum(-1, keepdim=True).sum_to_size(a.alpha.shape).to(a.alpha.dtype)
+    return (
+        gates[0],
+        torch.bmm(flat.transpose(1, 2), reads[:, :-1].flatten(1, 2)),
+        flat[1:].sum(1),
+        torch.bmm(scores.transpose(1, 2), states),
+        torch.bmm(weight.transpose(1, 2), vectors),
+        None,
+        torch.stack(grad_h),
+        torch.stack(grad_c),
+        vectors.flatten(0, 1).t() @ states.flatten(0, 1),
+        vectors.sum((0, 1)),
+        in_alpha,
+        None,
+        None,
+    )
 
 
 def scan(mapping: AbstractMapping, inputs: Inputs) -> tuple[Tensor, Tensor]:
