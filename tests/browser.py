@@ -17,10 +17,12 @@ import pytest
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key under which WebDriver puts a reference
 KEYS = {"Tab": "\ue004", "End": "\ue010", "Home": "\ue011", "ArrowLeft": "\ue012"}
 KEYS |= {"ArrowUp": "\ue013", "ArrowRight": "\ue014", "ArrowDown": "\ue015"}
+NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
+    "--disable-dev-shm-usage",
     "--disable-background-networking",
     "--hide-scrollbars",
 )
@@ -30,7 +32,8 @@ class Browser:
     """One window; `with Browser() as browser` closes it."""
 
     def __enter__(self) -> Browser:
-        driver, browser = shutil.which("chromedriver"), shutil.which("chromium")
+        driver = shutil.which("chromedriver")
+        browser = next(filter(None, map(shutil.which, NAMES)), None)
         if driver is None or browser is None:
             reason = "needs chromium and chromedriver: apt-get install chromium chromium-driver"
             if os.environ.get("CI") == "true":
