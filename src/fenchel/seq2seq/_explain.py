@@ -54,7 +54,7 @@ class Position:
         token: of the reference.
         probability: that the model gives it; zero if it considers others only.
         candidates: tokens of nonzero probability and these probabilities, the most probable first;
-            the first few of them.
+            the first few of them, and the reference's own if it is one of them.
         others: how many more there are.
     """
 
@@ -183,9 +183,11 @@ def _force(
             p, _, states = ensemble.step(states, torch.tensor([last], device=source.device))
             row = p[0].cpu()
             support = int((row > 0).sum())
-            values, classes = row.topk(min(most, support))
-            words = [END if c == EOS else vocabulary.tokens([c])[0] for c in classes.tolist()]
-            short = tuple(zip(words, values.tolist(), strict=True))
+            classes = row.topk(min(most, support)).indices.tolist()
+            if row[token] > 0 and token not in classes:
+                classes[-1] = token
+            words = [END if c == EOS else vocabulary.tokens([c])[0] for c in classes]
+            short = tuple(zip(words, row[classes].tolist(), strict=True))
             positions.append(Position(name, float(row[token]), short, support - len(short)))
     return tuple(positions)
 

@@ -53,7 +53,11 @@ def page(explanation: Explanation) -> str:
 
 
 def _body(explanation: Explanation) -> Iterator[str]:
-    title = " ".join(f"<bdi>{escape(word)}</bdi>" for word in explanation.text.split())
+    words = explanation.text.split()
+    kinds = [' class="tags"' if ";" in word else "" for word in words]
+    title = " ".join(
+        f"<bdi{kind}>{escape(word)}</bdi>" for word, kind in zip(words, kinds, strict=True)
+    )
     yield f'<header><p class="eyebrow">fenchel explain</p><h1>{title}</h1>'
     yield f'<p class="verdict">{verdict(explanation)}</p>{_badges(explanation)}</header>'
     yield "<main>"
