@@ -158,6 +158,15 @@ def test_states_of_many_hypotheses_are_stepped_in_chunks(monkeypatch):
     assert max(table.steps) == 7
 
 
+def test_an_exhaustive_search_takes_a_few_inputs_at_a_time():
+    table, alone = Table(2), Table(2)
+    results = search(table, *inputs(*range(9)), method="exhaustive", limit=4096)
+    for item in range(9):
+        assert search(alone, *inputs(item), method="exhaustive", limit=4096) == [results[item]]
+    assert table.steps[0] == 2  # of nine
+    assert max(table.steps) <= 8192
+
+
 def test_ties_are_not_certified_but_found():
     class Tie(Table):
         def row(self, item, prefix):

@@ -12,6 +12,8 @@ from ._ensemble import Decoder, Ensemble
 from ._hypotheses import Result
 
 METHODS = ("beam", "greedy", "exhaustive")
+LIVE = 8192
+"""The most hypotheses whose states an exhaustive search holds at a time, if `limit` is less."""
 
 
 def search(
@@ -44,8 +46,9 @@ def search(
             exhaustive search. A live hypothesis that cannot be among them any more is dropped.
         max_length: the most tokens of a hypothesis, without its end. Where it breaks one off,
             nothing is certified.
-        limit: the most live, and the most finished, hypotheses of an exhaustive search, which
-            bounds its memory; what exceeds it is cut, and so not certified.
+        limit: the most live, and the most finished, hypotheses of an input in an exhaustive
+            search, which bounds its memory; what exceeds it is cut, and so not certified. Inputs
+            are searched a few at a time, with no more than 8192 live hypotheses together.
         attention: whether hypotheses come with their attention weights.
     Returns:
         One `Result` for each input.
@@ -89,5 +92,10 @@ def search(
         attention=attention,
     )
     ensemble = Ensemble(models)
+    size = max(1, LIVE // limit) if method == "exhaustive" else max(1, len(source))
+    results: list[Result] = []
     with ensemble.evaluating():
-        return _frontier.run(ensemble, source, lengths, plan) if len(source) else []
+        for begin in range(0, len(source), size):
+            items = slice(begin, begin + size)
+            results += _frontier.run(ensemble, source[items], lengths[items], plan)
+    return results
