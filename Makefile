@@ -13,7 +13,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/fenchel/ops/*/*.cpp src/
 SANITIZED := build/sanitize
 # A machine with a GPU brings its own PyTorch, and nothing is installed there.
 FROM_SOURCE := PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH}
-GPU_TESTS := tests/test_gpu.py tests/test_linear_loss.py tests/ops/test_triton.py tests/ops/test_triton_prox.py tests/seq2seq/test_model_gpu.py tests/seq2seq/test_search_gpu.py
+GPU_TESTS := tests/test_gpu.py tests/test_linear_loss.py tests/ops/test_triton.py tests/ops/test_triton_prox.py tests/seq2seq/test_model_gpu.py tests/seq2seq/test_search_gpu.py tests/seq2seq/test_training_gpu.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-gpu lint types doctest sanitize bench bench-gpu clean
