@@ -201,7 +201,7 @@ def _timing(arguments: argparse.Namespace) -> int:
     from .timing import seconds_per_epoch
 
     overrides = [*_overrides(arguments, "de-en"), "model.output=softmax"]
-    config = _configuration.read(CONFIG, overrides)
+    config = _configuration.load_config(CONFIG, overrides)
     found = seconds_per_epoch(config, ATTENTIONS, arguments.batches, arguments.rounds)
     cells = [
         [name, seconds, seconds / found["softmax"], PAPER_TIMES.get(name)]

@@ -7,12 +7,12 @@ import tarfile
 from pathlib import Path
 
 import pytest
-
-import inflected
 from experiments import jobs, tables
 from experiments.inflection import __main__ as inflection
 from experiments.inflection import data, paper
 from experiments.translation import __main__ as translation
+
+import inflected
 from fenchel.seq2seq import _configuration
 
 SMALL = [
@@ -146,7 +146,7 @@ def test_the_translation_recipe(multi30k: Path, capsys: pytest.CaptureFixture[st
 def test_configurations_can_be_used(recipe: object) -> None:
     files = "[a]" if recipe is inflection else "{source: a, target: b}"
     overrides = [f"data.train={files}", f"data.validation={files}"]
-    config = _configuration.read(recipe.CONFIG, overrides)  # type: ignore[attr-defined]
+    config = _configuration.load_config(recipe.CONFIG, overrides)  # type: ignore[attr-defined]
     assert config.model.layers == 2
     assert config.search.beam == 5
 

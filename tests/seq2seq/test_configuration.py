@@ -107,12 +107,14 @@ def test_other_texts_are_refused(text: str, message: str) -> None:
 def test_files_are_read(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(INFLECTION, encoding="utf-8")
-    found = configuration.read(path, ["training.learning_rate=1e-3", "model.attention=softmax"])
+    found = configuration.load_config(
+        path, ["training.learning_rate=1e-3", "model.attention=softmax"]
+    )
     assert found.training.learning_rate == 0.001
     assert isinstance(found.model.attention.build(), fenchel.Softmax)
     path.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="is not UTF-8"):
-        configuration.read(path)
+        configuration.load_config(path)
 
 
 def test_mappings_are_built_with_their_options() -> None:

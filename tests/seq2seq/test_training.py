@@ -19,9 +19,8 @@ import torch
 
 import inflected
 from fenchel import seq2seq
-from fenchel.seq2seq import Listener
+from fenchel.seq2seq import DivergenceError, Listener
 from fenchel.seq2seq._files import FormatError, read_tensors
-from fenchel.seq2seq._training import DivergenceError
 from fenchel.seq2seq._validation import Metrics
 
 

@@ -17,7 +17,7 @@ from rich.progress import Progress as Bar
 from typing_extensions import Self
 
 from ..seq2seq._checkpoint import Progress as State
-from ..seq2seq._training import Listener
+from ..seq2seq._listener import Listener
 from ..seq2seq._validation import Metrics
 
 

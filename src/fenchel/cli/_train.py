@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..seq2seq._training import Summary
+    from ..seq2seq._listener import Summary
 
 EXAMPLES = ("inflection", "translation", "summarization")
 
@@ -47,7 +47,8 @@ def add(commands: Any, epilog: str) -> None:
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from ..seq2seq import _configuration
-    from ..seq2seq._training import Listener, train
+    from ..seq2seq._listener import Listener
+    from ..seq2seq._training import train
 
     if arguments.example:
         print(_configuration.example(arguments.example), end="")
@@ -55,7 +56,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if not arguments.config:
         parser.error("name a configuration file; `--example` prints one to begin with.")
     try:
-        config = _configuration.read(arguments.config, arguments.overrides)
+        config = _configuration.load_config(arguments.config, arguments.overrides)
     except _configuration.ConfigError as error:
         parser.exit(2, f"fenchel train: error: {error}\n")
     if arguments.quiet:

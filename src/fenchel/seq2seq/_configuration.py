@@ -55,7 +55,7 @@ def example(name: str) -> str:
     )
 
 
-def read(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Reads a configuration file.
 
     Args:
@@ -64,6 +64,13 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     Raises:
         ConfigError: with all that is wrong, where, and what could stand there.
         OSError: if the file cannot be read.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "config.yaml")
+    ...     _ = path.write_text("data: {task: inflection, train: [a.tsv], validation: [b.tsv]}")
+    ...     load_config(path, ["model.layers=1"]).model.layers
+    1
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -73,7 +80,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def parse(text: str, overrides: Sequence[str] = (), name: str = "the configuration") -> Config:
-    """The configuration of a YAML text; see `read`."""
+    """The configuration of a YAML text; see `load_config`."""
     values = _yaml(text, name)
     if not isinstance(values, dict):
         raise ConfigError(f"{name} must hold the sections {', '.join(Config.model_fields)}.")

@@ -40,6 +40,12 @@ def decode(
         method, beam, nbest, max_length, attention: as for `search`.
     Returns:
         One result for each text, in their order.
+
+    >>> from fenchel.seq2seq import Characters, ModelConfig
+    >>> letters = Characters("abc")
+    >>> model = Seq2Seq(ModelConfig(embedding=4, hidden=4, layers=1), letters, letters)
+    >>> len(decode([model], ["abc", "a"], max_length=5))
+    2
     """
     source = models[0].source
     device = next(models[0].parameters()).device
@@ -117,6 +123,13 @@ def evaluate(
         batch_size, method, beam, max_length: as for `decode`.
     Raises:
         ValueError: if there are no pairs.
+
+    >>> from fenchel.seq2seq import Characters, ModelConfig
+    >>> letters = Characters("abc")
+    >>> model = Seq2Seq(ModelConfig(embedding=4, hidden=4, layers=1), letters, letters)
+    >>> found = evaluate([model], [("abc", "c"), ("a", "b")], "translation", max_length=5)
+    >>> found.pairs, sorted(found.scores)
+    (2, ['BLEU', 'chrF'])
     """
     if not pairs:
         raise ValueError("there is no pair to evaluate.")

@@ -24,8 +24,7 @@ def save(model: Seq2Seq, folder: str | Path) -> None:
         folder: made if it is missing; each file in it is replaced at once.
 
     >>> import tempfile
-    >>> from fenchel.seq2seq import ModelConfig, Seq2Seq
-    >>> from fenchel.seq2seq._vocabulary import Characters
+    >>> from fenchel.seq2seq import Characters, ModelConfig
     >>> letters = Characters("abc")
     >>> model = Seq2Seq(ModelConfig(embedding=4, hidden=4, layers=1), letters, letters)
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -53,9 +52,8 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> Seq2Seq:
         ValueError: if a file is damaged or does not fit the others.
 
     >>> import tempfile
-    >>> from fenchel.seq2seq import ModelConfig, Seq2Seq, save
-    >>> from fenchel.seq2seq._vocabulary import Characters
-    >>> letters = Characters.build(["abc"], size=10)
+    >>> from fenchel.seq2seq import Characters, ModelConfig
+    >>> letters = Characters("abc")
     >>> model = Seq2Seq(ModelConfig(embedding=4, hidden=4, layers=1), letters, letters)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save(model, folder)

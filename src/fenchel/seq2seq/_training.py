@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,56 +16,16 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from . import _checkpoint
-from ._checkpoint import Progress
 from ._config import Config
 from ._corpus import Encoded, shuffled
 from ._distributed import Together, World, world
 from ._files import locked
 from ._folder import save_config, save_vocabularies, save_weights
+from ._listener import DivergenceError, Listener, Summary
 from ._log import Log
 from ._model import Seq2Seq
 from ._preparation import NOTHING, prepare, too_long
 from ._validation import Metrics, validate
-
-
-class DivergenceError(RuntimeError):
-    """The loss is no longer a number."""
-
-
-class Listener:
-    """What hears of a training as it goes on; each method may be overridden."""
-
-    def note(self, text: str) -> None:
-        """Something a reader should know."""
-
-    def started(self, progress: Progress, steps: int | None) -> None:
-        """Training begins, or goes on; it has so many steps at most, if that is known."""
-
-    def stepped(self, progress: Progress, loss: float, rate: float) -> None:
-        """A few steps were done, with a loss, at a rate of target tokens per second."""
-
-    def validated(self, progress: Progress, metrics: Metrics, best: bool) -> None:
-        """The model was validated, and was the best so far or was not."""
-
-
-@dataclass(frozen=True)
-class Summary:
-    """How a training ended.
-
-    Args:
-        folder: of the best model.
-        reason: why it ended.
-        metrics: of the best model, on the validation pairs.
-        step: the best model's.
-        steps, seconds: of the whole training.
-    """
-
-    folder: Path
-    reason: str
-    metrics: Metrics
-    step: int
-    steps: int
-    seconds: float
 
 
 def train(config: Config, listener: Listener | None = None) -> Summary:
