@@ -27,9 +27,9 @@ from test_distributed import Losses, settings
 torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo")
 folder = Path(sys.argv[1])
-for name, kind in (("ddp", "ddp"), ("fsdp", "fsdp")):
-    losses = Losses()
-    if kind == "fsdp":  # stopped and resumed on the way
+for name in ("ddp", "fsdp", "transformer-fsdp"):
+    losses, kind = Losses(), name.split("-")[-1]
+    if name == "fsdp":  # stopped and resumed on the way
         seq2seq.train(settings(folder, name, 8, steps=5, distributed=kind), losses)
     seq2seq.train(settings(folder, name, 8, distributed=kind), losses)
     if losses.heard:
@@ -51,7 +51,11 @@ class Losses(Listener):
 def settings(folder: Path, name: str, size: int, **training: object) -> seq2seq.Config:
     # 160 pairs and one more: the last batch holds one pair, and one process none.
     plan = {"batch_size": size, "epochs": 1, "log_every": 1, "accumulate": 2, **training}
-    return inflected.config(folder, name, model={"dropout": 0.0}, training=plan)
+    model = {"dropout": 0.0, "architecture": "lstm"}
+    if name.startswith("transformer"):
+        model |= {"architecture": "transformer", "heads": 2, "layers": 2}
+        plan |= {"learning_rate": 0.001}
+    return inflected.config(folder, name, model=model, training=plan)
 
 
 @pytest.fixture(scope="module")
@@ -73,20 +77,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def alone(folder: Path) -> list[list[float]]:
-    losses = Losses()
-    seq2seq.train(settings(folder, "alone", 16), losses)
-    return losses.heard
+def alone(folder: Path) -> dict[str, list[list[float]]]:
+    heard = {}
+    for name in ("alone", "transformer-alone"):
+        losses = Losses()
+        seq2seq.train(settings(folder, name, 16), losses)
+        heard[name] = losses.heard
+    return heard
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "transformer-fsdp"])
 def test_losses_are_those_of_the_doubled_batch(
-    folder: Path, alone: list[list[float]], kind: str
+    folder: Path, alone: dict[str, list[list[float]]], name: str
 ) -> None:
-    found = json.loads((folder / f"{kind}.json").read_text(encoding="utf-8"))
-    assert [step for step, _ in found] == [step for step, _ in alone] == [1, 2, 3, 4, 5, 6]
-    expected = [loss for _, loss in alone]
-    assert [loss for _, loss in found] == pytest.approx(expected, rel=2e-5)
+    found = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    expected = alone["transformer-alone" if name.startswith("transformer") else "alone"]
+    assert [step for step, _ in found] == [step for step, _ in expected] == [1, 2, 3, 4, 5, 6]
+    assert [loss for _, loss in found] == pytest.approx([x for _, x in expected], rel=5e-5)
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

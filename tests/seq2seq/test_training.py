@@ -124,7 +124,7 @@ def test_a_killed_process_goes_on_bit_by_bit(folder: Path) -> None:
     checkpoint = folder / "killed" / "last.safetensors"
     while not checkpoint.exists() and process.poll() is None:
         time.sleep(0.01)
-    delay = random.SystemRandom().uniform(0.0, 0.4)
+    delay = random.SystemRandom().uniform(0.0, 0.25)
     time.sleep(delay)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL, "it ended before it was killed"

@@ -128,7 +128,12 @@ class Together:
             mesh = init_device_mesh(world.device.type, (world.size,))
             # Divided again after each forward pass, validation's too, or a checkpoint would meet
             # whole parameters that the optimizer does not know.
-            fsdp.fully_shard(model, mesh=mesh, reshard_after_forward=True)
+            whole = {"mesh": mesh, "reshard_after_forward": True}
+            # The Transformer's feedforward layers, most of its weights, are gathered one at a time.
+            for part in model.modules():
+                if isinstance(part, nn.Sequential):
+                    fsdp.fully_shard(part, **whole)
+            fsdp.fully_shard(model, **whole)
             fsdp.register_fsdp_forward_method(model, "loss")
 
     def backward(self, batch: Batch, factor: float) -> Tensor:
