@@ -19,7 +19,14 @@ LAYERS = (
     ("__init__", "__main__"),
 )
 LEVEL = {unit: level for level, units in enumerate(LAYERS) for unit in units}
-HOMES = {"ctypes": {"ops"}, "triton": {"ops", "attention"}, "matplotlib": {"plots"}}
+HOMES = {
+    "ctypes": {"ops"},
+    "triton": {"ops", "attention"},
+    "matplotlib": {"plots"},
+    "rich": {"cli"},
+    **dict.fromkeys(("pydantic", "yaml", "safetensors", "tensorboardX"), {"seq2seq"}),
+    **dict.fromkeys(("sentencepiece", "sacrebleu", "rouge_score"), {"seq2seq"}),
+}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -78,7 +78,10 @@ def test_training_goes_on_bit_by_bit(
     folder: Path, stop: int, accumulate: int, buffer: int | None
 ) -> None:
     data = {} if buffer is None else {"streaming": True, "buffer": buffer}
-    parts = {"data": data, "training": {"checkpoint_every": 3, "accumulate": accumulate}}
+    plan: dict[str, Any] = {"checkpoint_every": 3, "accumulate": accumulate}
+    if accumulate > 1:
+        plan |= {"validate_unit": "steps", "validate_every": 5}
+    parts = {"data": data, "training": plan}
     whole = seq2seq.train(inflected.config(folder, "whole", **parts))
     with pytest.raises(KeyboardInterrupt):
         seq2seq.train(inflected.config(folder, "parts", **parts), Recorder(stop=stop))

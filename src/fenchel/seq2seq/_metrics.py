@@ -12,6 +12,8 @@ def edit_distance(a: str, b: str) -> int:
     >>> edit_distance("drawed", "drawn")
     2
     """
+    if a == b:  # most outputs are right
+        return 0
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, start=1):
         diagonal, row[0] = row[0], i
