@@ -24,8 +24,13 @@ HOMES = {
     "triton": {"ops", "attention"},
     "matplotlib": {"plots"},
     "rich": {"cli"},
-    **dict.fromkeys(("pydantic", "yaml", "safetensors", "tensorboardX"), {"seq2seq"}),
-    **dict.fromkeys(("sentencepiece", "sacrebleu", "rouge_score"), {"seq2seq"}),
+    "pydantic": {"seq2seq"},
+    "rouge_score": {"seq2seq"},
+    "sacrebleu": {"seq2seq"},
+    "safetensors": {"seq2seq"},
+    "sentencepiece": {"seq2seq"},
+    "tensorboardX": {"seq2seq"},
+    "yaml": {"seq2seq"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 
