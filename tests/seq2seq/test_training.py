@@ -139,6 +139,15 @@ def test_a_killed_process_goes_on_bit_by_bit(folder: Path) -> None:
     assert_same_tensors(folder / "whole", folder / "killed", "weights.safetensors")
 
 
+def test_a_training_stopped_at_the_end_of_an_epoch_goes_on(folder: Path) -> None:
+    whole = inflected.config(folder, "whole", training={"epochs": 4})
+    first = inflected.config(folder, "parts", training={"epochs": 4, "steps": 20})
+    rest = inflected.config(folder, "parts", training={"epochs": 4})
+    for config in (whole, first, rest):
+        seq2seq.train(config)
+    assert_same_tensors(folder / "whole", folder / "parts")
+
+
 def test_training_can_be_prolonged(folder: Path) -> None:
     seq2seq.train(inflected.config(folder, training={"epochs": 2}))
     longer = seq2seq.train(inflected.config(folder, training={"epochs": 3}))

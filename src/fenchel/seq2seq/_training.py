@@ -118,7 +118,7 @@ class _Training:
         while not (reason := self._reason()):
             self._epoch()
         if progress.validated != progress.step:
-            self._validate()
+            self._validate(due=False)
         if self.log is not None:
             self.log.close()
         best = dict(progress.best)
@@ -227,21 +227,25 @@ class _Training:
         self.losses.zero_()
         progress.tokens = 0
 
-    def _validate(self) -> None:
-        """Validates, keeps the best model, lowers the learning rate on a plateau, and saves."""
+    def _validate(self, due: bool = True) -> None:
+        """Validates, keeps the best model, lowers the learning rate on a plateau, and saves.
+
+        A validation that is not due, at the end, leaves no trace in a training that goes on.
+        """
         progress = self.progress
         with self._autocast():
             metrics = validate(
                 self.model, self.validation, self.config.search.batch_size, self.world
             )
-        self.scheduler.step(metrics.loss)
+        if due:
+            self.scheduler.step(metrics.loss)
         found = metrics.to_json()
         best = not progress.best or self._goodness(found) > self._goodness(progress.best)
         if best:
             progress.best = {**found, "step": progress.step}
             progress.worse = 0
             save_weights(self.folder, self.model, progress.best, self.world.first)
-        else:
+        elif due:
             progress.worse += 1
         progress.validated = progress.step
         if self.log is not None:
