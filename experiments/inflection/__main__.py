@@ -166,7 +166,7 @@ def _report(arguments: argparse.Namespace) -> None:
                 continue
             took = tables.training(folder) if seed != "ensemble" else {}
             table = paper.ENSEMBLE if seed == "ensemble" else paper.AVERAGE
-            published = table.get(setting, {}).get(point)
+            published = None if arguments.languages else table.get(setting, {}).get(point)
             results.append(
                 {"point": point, "seed": seed, "paper": published, "training": took, **found}
             )
