@@ -4,7 +4,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?= -n auto --maxprocesses=8
 BENCH ?= mappings
-GPU_BENCH ?= gpu_mappings gpu_losses gpu_linear_loss
+GPU_BENCH ?= gpu_mappings gpu_losses gpu_linear_loss gpu_seq2seq
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,7 +13,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/fenchel/ops/*/*.cpp src/
 SANITIZED := build/sanitize
 # A machine with a GPU brings its own PyTorch, and nothing is installed there.
 FROM_SOURCE := PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH}
-GPU_TESTS := tests/test_gpu.py tests/test_linear_loss.py tests/ops/test_triton.py tests/ops/test_triton_prox.py
+GPU_TESTS := tests/test_gpu.py tests/test_linear_loss.py tests/ops/test_triton.py tests/ops/test_triton_prox.py tests/seq2seq/test_model_gpu.py tests/seq2seq/test_search_gpu.py tests/seq2seq/test_training_gpu.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-gpu lint types doctest sanitize bench bench-gpu clean
@@ -21,9 +21,8 @@ GPU_TESTS := tests/test_gpu.py tests/test_linear_loss.py tests/ops/test_triton.p
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
-demo: $(VENV)/demo.stamp  ## set all up, compute every mapping, and write demo/mappings.png
-	@mkdir -p demo
-	$(BIN)/fenchel demo --output demo/mappings.png
+demo: $(VENV)/demo.stamp  ## set all up, train a model of English verbs, and explain it in demo/
+	$(BIN)/fenchel demo --output demo
 
 test: $(VENV)/dev.stamp  ## set all up and run the tests, but for the slow ones
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)

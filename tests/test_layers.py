@@ -19,7 +19,19 @@ LAYERS = (
     ("__init__", "__main__"),
 )
 LEVEL = {unit: level for level, units in enumerate(LAYERS) for unit in units}
-HOMES = {"ctypes": {"ops"}, "triton": {"ops", "attention"}, "matplotlib": {"plots"}}
+HOMES = {
+    "ctypes": {"ops"},
+    "triton": {"ops", "attention"},
+    "matplotlib": {"plots"},
+    "rich": {"cli"},
+    "pydantic": {"seq2seq"},
+    "rouge_score": {"seq2seq"},
+    "sacrebleu": {"seq2seq"},
+    "safetensors": {"seq2seq"},
+    "sentencepiece": {"seq2seq"},
+    "tensorboardX": {"seq2seq"},
+    "yaml": {"seq2seq"},
+}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

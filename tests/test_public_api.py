@@ -36,8 +36,10 @@ PACKAGES = ["fenchel"] + [
 def test_all_public_packages_are_documented() -> None:
     assert set(DOCUMENTED) == {
         "fenchel",
+        "fenchel.attention",
         "fenchel.mappings",
         "fenchel.plots",
+        "fenchel.seq2seq",
         "fenchel.compat.entmax",
     }
 

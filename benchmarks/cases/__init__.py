@@ -38,6 +38,10 @@ CASES = {
             "Largest errors in float32 against a float64 truth: of any entry, and of |sum − 1|.",
         ),
         Case(
+            "seq2seq",
+            "Training steps of an LSTM model, target words per second, as multiples of softmax's.",
+        ),
+        Case(
             "gpu_mappings",
             "Mappings on a GPU, as multiples of torch.softmax on the same scores.",
             gpu=True,
@@ -52,6 +56,12 @@ CASES = {
             "gpu_linear_loss",
             "Losses of a linear layer on a GPU, bfloat16, forward and backward, as multiples of "
             "F.cross_entropy(hidden @ weight.T, target).",
+            gpu=True,
+        ),
+        Case(
+            "gpu_seq2seq",
+            "Training steps of an LSTM model on a GPU, target words per second, as multiples of "
+            "softmax's.",
             gpu=True,
         ),
     )

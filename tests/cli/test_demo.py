@@ -1,126 +1,86 @@
-"""`fenchel demo`: the table, the picture, and what happens when it cannot be written."""
+"""`fenchel demo`: the shipped verbs, the table it prints, and the files it leaves."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from collections import Counter
 
 import pytest
 
-from fenchel import cli, mappings, plots
+from fenchel import cli, plots
 from fenchel.cli import _demo
 
 
 @pytest.fixture
-def small_picture(monkeypatch):
-    """Draws a coarse picture, for speed."""
-    whole = plots.gallery
-    monkeypatch.setattr(plots, "gallery", lambda: whole(points=9))
+def small(monkeypatch):
+    """Trains for one epoch on a smaller model, and draws a coarse picture."""
+    whole, picture = _demo.config, plots.gallery
+
+    def short(folder):
+        config = whole(folder)
+        model = config.model.model_copy(update={"hidden": 32, "embedding": 16})
+        training = config.training.model_copy(update={"epochs": 1})
+        return config.model_copy(update={"model": model, "training": training})
+
+    monkeypatch.setattr(_demo, "config", short)
+    monkeypatch.setattr(plots, "gallery", lambda: picture(points=9))
 
 
-@pytest.mark.usefixtures("small_picture")
-@pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
-def test_demo_writes_the_picture_and_says_where(tmp_path, capsys, suffix, start):
-    output = tmp_path / f"picture.{suffix}"
-    assert cli.main(["demo", "--output", str(output)]) == 0
-    assert output.read_bytes().startswith(start)
-    assert os.listdir(tmp_path) == [output.name]
-    assert str(output) in capsys.readouterr().out
+@pytest.mark.usefixtures("small")
+def test_demo_leaves_the_model_the_page_and_the_picture(tmp_path, capsys):
+    folder = tmp_path / "demo"
+    assert cli.main(["demo", "--output", str(folder)]) == 0
+    assert sorted(os.listdir(folder)) == ["explain.html", "mappings.png", "model"]
+    printed = capsys.readouterr().out
+    for lemma, _ in _demo.SHOWN:
+        assert f"\n{lemma} " in printed
+    assert "held-out forms" in printed
+    assert "draw" in (folder / "explain.html").read_text(encoding="utf-8")
+    assert cli.main(["demo", "--output", str(folder)]) == 0  # nothing is left to train
+    again = capsys.readouterr().out
+    assert again == printed
 
 
-@pytest.mark.usefixtures("small_picture")
-def test_demo_writes_to_the_current_folder_by_default(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["demo"]) == 0
-    assert (tmp_path / "mappings.png").stat().st_size > 0
+def pairs(split: str) -> list[tuple[str, str, str]]:
+    lines = _demo.verbs(split).read_text(encoding="utf-8").splitlines()
+    return [tuple(line.split("\t")) for line in lines]  # type: ignore[misc]
 
 
-def rows():
-    """The table's lines as words, one for each mapping."""
-    return _demo._table().split("\n\n")[0].splitlines()[2:]
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_the_verbs_are_well_formed_and_in_order(split):
+    rows = pairs(split)
+    assert rows == sorted(rows, key=lambda row: row[0])
+    assert len(set(rows)) == len(rows)
+    for lemma, form, tags in rows:
+        assert lemma.isascii()
+        assert (lemma + form).isalpha()
+        assert (lemma + form).islower()
+        assert tags in _demo.FORMS
+        if tags == "V;V.PTCP;PRS":
+            assert form.endswith("ing")
+        if tags == "V;3;SG;PRS":
+            assert form.endswith("s")
 
 
-def test_table_has_every_mapping_with_weights_that_sum_to_its_total():
-    assert sorted(row.split()[0] for row in rows()) == mappings.names()
-    for row, mapping in zip(rows(), plots.showcase(), strict=True):
-        words = row.removeprefix(plots.label(mapping)).split()
-        weights = [0.0 if word == "." else float(word) for word in words[:-3]]
-        assert len(weights) == len(_demo.SCORES)
-        assert sum(weights) == pytest.approx(mapping.total or 2, abs=0.003)
-        assert sum(weight > 0 for weight in weights) == int(words[-3])
+def test_nothing_held_out_is_learnt_from():
+    assert not _demo.accepted("train").keys() & _demo.accepted("dev").keys()
 
 
-def test_losses_are_nonnegative():
-    for row in rows():
-        assert float(row.split()[-1]) >= 0, row
+def test_every_verb_has_its_four_forms():
+    seen = _demo.accepted("train") | _demo.accepted("dev")
+    assert set(Counter(lemma for lemma, _ in seen).values()) == {4}
 
 
-def test_missing_folder(tmp_path, capsys):
-    assert cli.main(["demo", "--output", str(tmp_path / "no" / "a.png")]) == 1
-    error = capsys.readouterr().err
-    assert error == (
-        f"fenchel demo: error: the folder {tmp_path / 'no'} does not exist; create it first.\n"
-    )
+def test_ambiguous_forms_are_there():
+    assert _demo.accepted("train")["dream", "V;PST"] == {"dreamed", "dreamt"}
 
 
-def test_folder_that_is_not_writable(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
-    assert cli.main(["demo", "--output", str(tmp_path / "a.png")]) == 1
-    assert f"the folder {tmp_path} is not writable; choose another" in capsys.readouterr().err
+def test_the_table_shows_held_out_forms():
+    assert set(_demo.SHOWN) <= _demo.accepted("dev").keys()
+    assert _demo.REFERENCE in _demo.accepted("dev")[_demo.SHOWN[0]]
 
 
-def test_output_that_is_a_folder(tmp_path, capsys):
-    (tmp_path / "a.png").mkdir()
-    assert cli.main(["demo", "--output", str(tmp_path / "a.png")]) == 1
-    assert "is a folder; name a file in it." in capsys.readouterr().err
-
-
-def test_failed_drawing_leaves_the_old_picture_and_nothing_else(tmp_path, monkeypatch, capsys):
-    class Broken:
-        def savefig(self, *_, **__):
-            raise OSError("the disk is full")
-
-    monkeypatch.setattr(plots, "gallery", Broken)
-    output = tmp_path / "a.png"
-    output.write_bytes(b"old")
-    assert cli.main(["demo", "--output", str(output)]) == 1
-    assert output.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["a.png"]
-    assert "error: the disk is full" in capsys.readouterr().err
-
-
-def test_missing_matplotlib(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert cli.main(["demo", "--output", str(tmp_path / "a.png")]) == 1
-    assert "pip install 'fenchel[plots]'" in capsys.readouterr().err
-    assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "the following arguments are required: COMMAND"),
-        (["paint"], "invalid choice: 'paint'"),
-        (["demo", "--output", "a.gif"], "must end in .png, .pdf, .svg, got 'a.gif'."),
-        (["demo", "--colour"], "unrecognized arguments: --colour"),
-    ],
-)
-def test_wrong_usage_exits_with_2(words, message, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(words)
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", [["--help"], ["demo", "--help"], ["doctor", "--help"]])
-def test_help_tells_the_exit_codes(words, capsys):
-    with pytest.raises(SystemExit, match="0"):
-        cli.main(words)
-    assert "exit codes: 0 success, 1 failure" in capsys.readouterr().out
-
-
-def test_module_runs_as_the_command():
-    done = subprocess.run(
-        [sys.executable, "-m", "fenchel", "--version"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith("fenchel ")
+def test_a_folder_that_is_a_file(tmp_path, capsys):
+    (tmp_path / "demo").write_text("")
+    assert cli.main(["demo", "--output", str(tmp_path / "demo")]) == 1
+    assert "fenchel demo: error: " in capsys.readouterr().err

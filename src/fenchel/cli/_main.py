@@ -5,19 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from .. import __version__
-from . import _demo, _doctor
+from . import _demo, _doctor, _evaluate, _explain, _predict, _train
 
 EXIT_CODES = "exit codes: 0 success, 1 failure (the reason is on stderr), 2 wrong usage"
 
-
-def _picture_path(text: str) -> Path:
-    path = Path(text)
-    if path.suffix.lower() not in _demo.FORMATS:
-        raise argparse.ArgumentTypeError(f"must end in {', '.join(_demo.FORMATS)}, got {text!r}.")
-    return path
+SEQ2SEQ = ("pydantic", "yaml", "safetensors", "sentencepiece", "sacrebleu", "rouge_score", "rich")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -29,24 +23,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fenchel {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    demo = commands.add_parser(
-        "demo",
-        help="compute every mapping on one score vector and draw them all",
-        description="Computes every mapping on one vector of scores, prints its weights, support, "
-        "value and loss, and writes a picture: every mapping at the scores [t, 0] with its "
-        "regularized maximum beside it, and at [t1, t2, 0] as a heat map.",
-        epilog=EXIT_CODES,
-    )
-    demo.add_argument(
-        "--output",
-        type=_picture_path,
-        default=Path("mappings.png"),
-        metavar="PATH",
-        help=f"where the picture goes, in an existing folder; its ending "
-        f"({', '.join(_demo.FORMATS)}) is its format (default: %(default)s)",
-    )
-    demo.set_defaults(run=lambda arguments: _demo.run(arguments.output))
-
     doctor = commands.add_parser(
         "doctor",
         help="report versions, the native library, threads, Triton and the GPU",
@@ -55,7 +31,18 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
     )
     doctor.set_defaults(run=lambda arguments: _doctor.run())
+    _demo.add(commands, EXIT_CODES)
+    _train.add(commands, EXIT_CODES)
+    _predict.add(commands, EXIT_CODES)
+    _evaluate.add(commands, EXIT_CODES)
+    _explain.add(commands, EXIT_CODES)
     return parser
+
+
+def _remedy(error: Exception) -> str:
+    """What to install, where a package is missing that an extra brings."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    return "; install it with pip install 'fenchel[seq2seq]'" if name in SEQ2SEQ else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,6 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         return arguments.run(arguments)
-    except (ImportError, OSError) as error:
-        print(f"fenchel {arguments.command}: error: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(f"fenchel {arguments.command}: stopped", file=sys.stderr)
+        return 1
+    except (ImportError, OSError, ValueError, RuntimeError) as error:
+        print(f"fenchel {arguments.command}: error: {error}{_remedy(error)}", file=sys.stderr)
         return 1

@@ -1,0 +1,1 @@
+"""Morphological inflection: `python -m experiments.inflection --help`."""

@@ -1,0 +1,222 @@
+"""Morphological inflection: CoNLL-SIGMORPHON 2018 task 1, all languages by one model.
+
+    python -m experiments.inflection run DATA --setting medium
+    python -m experiments.inflection predict DATA --model runs/inflection/medium-1.5-1.5-0 \
+        --output predictions
+
+`run` trains a model for each pair of an output α and an attention α, evaluates it on the dev files,
+and writes a table beside the paper's figures. What is trained or evaluated already is kept, so the
+same command goes on where it was stopped. `predict` writes the covered test files, filled in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fenchel.seq2seq import load
+from fenchel.seq2seq._data import Malformed, covered
+from fenchel.seq2seq._distributed import device_of
+from fenchel.seq2seq._evaluation import best_texts, decode
+from fenchel.seq2seq._files import write_text
+
+from .. import jobs, tables
+from . import paper
+from .data import languages, unpacked
+
+CONFIG = Path(__file__).with_name("config.yaml")
+ALPHAS = (1.0, 1.5, 2.0)
+VALIDATE = {"low": 10, "medium": 4, "high": 1}
+"""Epochs between validations; the paper's are 10 for medium and 1 for high."""
+Point = tuple[float, float]
+"""The α of the output, and that of the attention."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a subcommand and returns its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except (OSError, ValueError) as error:
+        print(f"experiments.inflection: error: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.inflection",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="train, evaluate, and write the table")
+    run.add_argument("data", type=Path, help="the shared task's archive, or a folder of its files")
+    run.add_argument("--setting", choices=("low", "medium", "high"), default="medium")
+    run.add_argument(
+        "--points",
+        type=_points,
+        default=list(itertools.product(ALPHAS, ALPHAS)),
+        metavar="OUTPUT:ATTENTION,…",
+        help="pairs of α, such as 1:1,1.5:1.5 (default: all of 1, 1.5 and 2)",
+    )
+    run.add_argument("--seeds", type=int, nargs="+", default=[0], help="one model for each")
+    run.add_argument("--jobs", type=int, default=1, help="models trained at once, on one GPU")
+    run.add_argument("--minutes", type=float, help="the most that each training may take")
+    run.add_argument("--languages", nargs="+", help="default: all that there are")
+    run.add_argument("--output", type=Path, default=Path("runs/inflection"))
+    run.add_argument(
+        "--set",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="other values for the configuration, such as training.batch_size=512",
+    )
+    run.set_defaults(run=_run)
+    predict = commands.add_parser("predict", help="fill in the covered test files")
+    predict.add_argument("data", type=Path)
+    predict.add_argument("--model", type=Path, nargs="+", required=True, help="several: ensemble")
+    predict.add_argument("--setting", choices=("low", "medium", "high"), default="medium")
+    predict.add_argument("--output", type=Path, required=True, help="a folder, made if missing")
+    predict.add_argument("--beam", type=int, default=5)
+    predict.add_argument("--batch-size", type=int, default=1024)
+    predict.add_argument("--languages", nargs="+", help="default: all that there are")
+    predict.set_defaults(run=_predict)
+    return parser
+
+
+def _points(text: str) -> list[Point]:
+    try:
+        pairs = [tuple(float(alpha) for alpha in pair.split(":")) for pair in text.split(",")]
+        return [(output, attention) for output, attention in pairs]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected 1.5:1.5,2:1 or the like, got {text!r}."
+        ) from None
+
+
+def mapping(alpha: float) -> str:
+    """The mapping of an α, as a value of the configuration."""
+    names = {1.0: "softmax", 2.0: "sparsemax"}
+    return names.get(alpha, json.dumps({"mapping": "entmax", "alpha": alpha}))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    data = unpacked(arguments.data, arguments.output / "data")
+    spoken = arguments.languages or languages(data, arguments.setting)
+    train = [str(data / f"{language}-train-{arguments.setting}") for language in spoken]
+    dev = [str(data / f"{language}-dev") for language in spoken]
+    todo, ensembles = [], []
+    for output, attention in arguments.points:
+        folders = []
+        for seed in arguments.seeds:
+            name = f"{arguments.setting}-{output:g}-{attention:g}-{seed}"
+            folder = arguments.output / name
+            folders.append(folder)
+            overrides = [
+                f"data.train={json.dumps(train)}",
+                f"data.validation={json.dumps(dev)}",
+                f"model.output={mapping(output)}",
+                f"model.attention={mapping(attention)}",
+                f"training.seed={seed}",
+                f"training.folder={folder}",
+                f"training.validate_every={VALIDATE[arguments.setting]}",
+                *([f"training.minutes={arguments.minutes}"] if arguments.minutes else []),
+                *arguments.set,
+            ]
+            commands = [["train", "--quiet", str(CONFIG), *overrides]]
+            todo.append(_job(name, folder, commands, [folder], dev))
+        if len(folders) > 1:
+            name = f"{arguments.setting}-{output:g}-{attention:g}-ensemble"
+            ensembles.append(_job(name, arguments.output / name, [], folders, dev))
+    failed = jobs.run(todo, arguments.jobs) or jobs.run(ensembles, arguments.jobs)
+    _report(arguments)
+    return 1 if failed else 0
+
+
+def _job(
+    name: str, folder: Path, commands: list[list[str]], models: list[Path], dev: list[str]
+) -> jobs.Job:
+    """Training, if there is any, and evaluation, unless that has been done."""
+    result = folder / "evaluation.json"
+    if not result.exists():
+        first, *others = map(str, models)
+        more = [word for other in others for word in ("--ensemble", other)]
+        evaluate = ["evaluate", first, *dev, *more, "--json-to", str(result)]
+        commands = [*commands, evaluate]
+    else:
+        commands = []
+    return jobs.Job(name, commands, folder / "job.log")
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    """Writes the table of all that has been evaluated."""
+    setting = arguments.setting
+    rows: list[list[Any]] = []
+    results: list[dict[str, Any]] = []
+    for point in arguments.points:
+        for seed in (*map(str, arguments.seeds), "ensemble"):
+            folder = arguments.output / f"{setting}-{point[0]:g}-{point[1]:g}-{seed}"
+            found = tables.evaluation(folder / "evaluation.json")
+            if found is None:
+                continue
+            took = tables.training(folder) if seed != "ensemble" else {}
+            table = paper.ENSEMBLE if seed == "ensemble" else paper.AVERAGE
+            published = None if arguments.languages else table.get(setting, {}).get(point)
+            results.append(
+                {"point": point, "seed": seed, "paper": published, "training": took, **found}
+            )
+            scores, sparsity = found["scores"], found["sparsity"]
+            rows.append(
+                [
+                    f"{point[0]:g}", f"{point[1]:g}", seed, scores["accuracy"], published,
+                    scores["edit_distance"], sparsity["attention_nonzeros"],
+                    sparsity["output_nonzeros"], sparsity["single_hypothesis"],
+                    sparsity["complete"], sparsity["exact"], took.get("epochs"),
+                    took.get("minutes"),
+                ]
+            )  # fmt: skip
+    columns = (
+        "output α", "attention α", "seed", "dev accuracy", "paper, test", "edit distance",
+        "attention nonzeros", "output nonzeros", "one hypothesis, %", "complete, %",
+        "exact, %", "epochs", "minutes",
+    )  # fmt: skip
+    title = f"# Inflection, {setting}: accuracy averaged over languages\n\n"
+    if setting in paper.CERTAINTY:
+        single, certified = paper.CERTAINTY[setting]
+        title += (
+            f"The paper's best model has one hypothesis for {single}% of the validation set, and "
+            f"all of the probability in the beam for {certified}%.\n\n"
+        )
+    text = title + tables.markdown(columns, rows)
+    tables.write(arguments.output, f"results-{setting}", text, {"results": results})
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    data = unpacked(arguments.data, arguments.output / "data")
+    models = [load(folder, device_of("auto")) for folder in arguments.model]
+    spoken = arguments.languages or languages(data, arguments.setting)
+    malformed = Malformed(skip=False)
+    sources = {
+        name: list(covered(str(data / f"{name}-covered-test"), malformed)) for name in spoken
+    }
+    texts = [text for name in spoken for text in sources[name]]
+    results = decode(models, texts, batch_size=arguments.batch_size, beam=arguments.beam)
+    outputs = iter(best_texts(models[0], results))
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    for name in spoken:
+        lines = []
+        for text in sources[name]:
+            lemma, tags, _ = text.split("\t")
+            lines.append(f"{lemma}\t{next(outputs)}\t{tags}\n")
+        write_text(arguments.output / f"{name}-{arguments.setting}-out", "".join(lines))
+    print(f"{len(texts)} predictions for {len(spoken)} languages are in {arguments.output}.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

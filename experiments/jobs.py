@@ -1,0 +1,51 @@
+"""Commands of this package as processes, several at a time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Job:
+    """Commands of `fenchel`, one after the other.
+
+    Args:
+        name: what it is called.
+        commands: the words after `fenchel`.
+        log: where their output goes.
+    """
+
+    name: str
+    commands: Sequence[Sequence[str]]
+    log: Path
+
+
+def run(jobs: Sequence[Job], at_once: int) -> list[Job]:
+    """Runs jobs, several at once, and returns those that failed."""
+    cores = os.cpu_count() or 1
+    threads = str(max(1, cores // min(at_once, max(len(jobs), 1))))
+    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
+
+    def one(job: Job) -> bool:
+        began = time.monotonic()
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        with open(job.log, "w", encoding="utf-8") as log:
+            for command in job.commands:
+                words = [sys.executable, "-m", "fenchel", *command]
+                done = subprocess.run(words, stdout=log, stderr=log, env=environment, check=False)
+                if done.returncode:
+                    print(f"{job.name}: failed; see {job.log}", file=sys.stderr, flush=True)
+                    return False
+        print(f"{job.name}: done in {time.monotonic() - began:.0f} s", flush=True)
+        return True
+
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
+        succeeded = list(pool.map(one, jobs))
+    return [job for job, good in zip(jobs, succeeded, strict=True) if not good]

@@ -1,0 +1,51 @@
+"""Results as a table in Markdown and as JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fenchel.seq2seq._files import write_json, write_text
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table; numbers have two decimals, and None is left empty."""
+
+    def cell(value: Any) -> str:
+        if value is None:
+            return ""
+        return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+    lines = [columns, ["---"] * len(columns), *([cell(v) for v in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def write(folder: Path, name: str, text: str, results: Mapping[str, Any]) -> None:
+    """Writes NAME.md and NAME.json, with the machine they were measured on."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    machine = {"gpu": gpu, "cpu": platform.machine(), "torch": torch.__version__}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / f"{name}.md", f"{text}\n\nGPU: {gpu}; torch {torch.__version__}.\n")
+    write_json(folder / f"{name}.json", {"machine": machine, **results})
+    print(f"{text}\n\nAlso in {folder / name}.md and .json.")
+
+
+def training(folder: Path) -> dict[str, float]:
+    """How long a training took: its steps, epochs, minutes and seconds per epoch."""
+    with open(folder / "log.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    timed = [row for row in rows if row["seconds"]]
+    seconds = float(timed[-1]["seconds"]) if timed else 0.0
+    epochs = float(rows[-1]["epoch"]) if rows else 0.0
+    return {"steps": float(rows[-1]["step"]), "epochs": epochs, "minutes": seconds / 60}
+
+
+def evaluation(path: Path) -> dict[str, Any] | None:
+    """What `fenchel evaluate --json` found, if it did."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

@@ -1,0 +1,1 @@
+"""Translation: `python -m experiments.translation --help`."""

@@ -1,0 +1,229 @@
+"""Translation of Multi30k between German and English.
+
+    python -m experiments.translation run DATA         both directions, α of 1, 1.5 and 2
+    python -m experiments.translation attention DATA   German to English, a softmax output, and the
+                                                       attention mappings of the second paper
+    python -m experiments.translation timing DATA      the time of an epoch with each of these
+    python -m experiments.translation pictures DATA    attention of the models of `attention`
+
+DATA is a folder with train.de, train.en, val.de and val.en, plain or with .gz. What is trained or
+evaluated already is kept, so the same command goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import jobs, tables
+
+CONFIG = Path(__file__).with_name("config.yaml")
+ATTENTIONS: dict[str, Any] = {
+    "softmax": "softmax",
+    "sparsemax": "sparsemax",
+    "fusedmax": {"mapping": "fusedmax", "lam": 0.1},
+    "oscarmax": {"mapping": "oscarmax", "lam": 0.01},
+    "pnormmax": {"mapping": "pnormmax", "p": 1.5},
+}
+ALPHAS: dict[str, Any] = {
+    "1": "softmax",
+    "1.5": {"mapping": "entmax", "alpha": 1.5},
+    "2": "sparsemax",
+}
+PAPER_NONZEROS = {"1": (24.25, 17993.0), "1.5": (5.55, 16.13), "2": (3.75, 7.55)}
+"""Attended source words and possible target words on IWSLT 2017 German to English (Table 3)."""
+PAPER_TIMES = {"sparsemax": 1.15, "fusedmax": 1.54, "oscarmax": 1.71, "pnormmax": 3.54}
+"""The second paper's times per epoch, as multiples of softmax's (its Table 5)."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a subcommand and returns its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except (OSError, ValueError) as error:
+        print(f"experiments.translation: error: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.translation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("data", type=Path)
+    shared.add_argument("--output", type=Path, default=Path("runs/translation"))
+    shared.add_argument(
+        "--set",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="other values for the configuration, such as training.batch_size=256",
+    )
+    several = argparse.ArgumentParser(add_help=False)
+    several.add_argument("--seeds", type=int, nargs="+", default=[0], help="a model for each")
+    several.add_argument("--jobs", type=int, default=1, help="models trained at once")
+    several.add_argument("--minutes", type=float, help="the most that each training may take")
+    run = commands.add_parser("run", parents=[shared, several], help="α of 1, 1.5 and 2")
+    run.add_argument(
+        "--directions", nargs="+", choices=("de-en", "en-de"), default=["de-en", "en-de"]
+    )
+    run.add_argument("--alphas", nargs="+", choices=tuple(ALPHAS), default=list(ALPHAS))
+    run.set_defaults(run=_run)
+    attention = commands.add_parser("attention", parents=[shared, several], help="mappings")
+    attention.set_defaults(run=_attention)
+    timing = commands.add_parser("timing", parents=[shared], help="the time of an epoch")
+    timing.add_argument("--batches", type=int, default=60, help="of an epoch, to be timed")
+    timing.add_argument("--rounds", type=int, default=5)
+    timing.set_defaults(run=_timing)
+    pictures = commands.add_parser("pictures", parents=[shared], help="attention as pictures")
+    pictures.add_argument("--sentences", type=int, default=6)
+    pictures.set_defaults(run=_pictures)
+    return parser
+
+
+def _file(data: Path, name: str) -> str:
+    for path in (data / name, data / f"{name}.gz"):
+        if path.is_file():
+            return str(path)
+    raise FileNotFoundError(f"{data} holds neither {name} nor {name}.gz.")
+
+
+def _files(data: Path, split: str, direction: str) -> dict[str, str]:
+    source, target = direction.split("-")
+    return {"source": _file(data, f"{split}.{source}"), "target": _file(data, f"{split}.{target}")}
+
+
+def _overrides(arguments: argparse.Namespace, direction: str) -> list[str]:
+    minutes = getattr(arguments, "minutes", None)
+    return [
+        f"data.train={json.dumps(_files(arguments.data, 'train', direction))}",
+        f"data.validation={json.dumps(_files(arguments.data, 'val', direction))}",
+        *([f"training.minutes={minutes}"] if minutes else []),
+        *arguments.set,
+    ]
+
+
+def _train(arguments: argparse.Namespace, models: dict[str, tuple[str, Any, Any]]) -> int:
+    """Trains and evaluates models, by name: direction, attention and output."""
+    todo = []
+    for name, (direction, attention, output) in models.items():
+        for seed in arguments.seeds:
+            folder = arguments.output / f"{name}-{seed}"
+            result = folder / "evaluation.json"
+            overrides = [
+                *_overrides(arguments, direction),
+                f"model.attention={json.dumps(attention)}",
+                f"model.output={json.dumps(output)}",
+                f"training.seed={seed}",
+                f"training.folder={folder}",
+            ]
+            files = _files(arguments.data, "val", direction).values()
+            commands = [
+                ["train", "--quiet", str(CONFIG), *overrides],
+                ["evaluate", str(folder), *files, "--json-to", str(result)],
+            ]
+            done = result.exists()
+            todo.append(jobs.Job(folder.name, [] if done else commands, folder / "job.log"))
+    return 1 if jobs.run(todo, arguments.jobs) else 0
+
+
+def _rows(arguments: argparse.Namespace, names: Sequence[str]) -> list[dict[str, Any]]:
+    """What was found of each model and seed."""
+    rows = []
+    for name in names:
+        for seed in arguments.seeds:
+            folder = arguments.output / f"{name}-{seed}"
+            found = tables.evaluation(folder / "evaluation.json")
+            if found is not None:
+                rows.append({"model": name, "seed": seed, **found, **tables.training(folder)})
+    return rows
+
+
+def _cells(row: dict[str, Any]) -> list[Any]:
+    scores, sparsity = row["scores"], row["sparsity"]
+    return [
+        row["seed"], scores["BLEU"], scores["chrF"], sparsity["attention_nonzeros"],
+        sparsity["output_nonzeros"], sparsity["exact"], row["epochs"], row["minutes"],
+    ]  # fmt: skip
+
+
+COLUMNS = (
+    "seed", "BLEU", "chrF", "attention nonzeros", "output nonzeros", "exact, %", "epochs",
+    "minutes",
+)  # fmt: skip
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    models = {
+        f"{direction}-{alpha}": (direction, ALPHAS[alpha], ALPHAS[alpha])
+        for direction in arguments.directions
+        for alpha in arguments.alphas
+    }
+    code = _train(arguments, models)
+    rows = _rows(arguments, list(models))
+    cells = []
+    for row in rows:
+        direction, alpha = row["model"].rsplit("-", 1)
+        nonzeros = PAPER_NONZEROS[alpha] if direction == "de-en" else (None, None)
+        cells.append([direction, alpha, *_cells(row), *nonzeros])
+    columns = ("direction", "α", *COLUMNS, "paper's attention nonzeros", "paper's output nonzeros")
+    title = (
+        "# Translation of Multi30k, validation set, the same α for attention and output\n\n"
+        "The paper's nonzeros are of another corpus, IWSLT 2017, with a vocabulary of 17993.\n\n"
+    )
+    text = title + tables.markdown(columns, cells)
+    tables.write(arguments.output, "results-alpha", text, {"results": rows})
+    return code
+
+
+def _attention(arguments: argparse.Namespace) -> int:
+    models = {f"attention-{name}": ("de-en", m, "softmax") for name, m in ATTENTIONS.items()}
+    code = _train(arguments, models)
+    rows = _rows(arguments, list(models))
+    cells = [[row["model"].removeprefix("attention-"), *_cells(row)] for row in rows]
+    title = "# German to English, validation set, a softmax output and several attentions\n\n"
+    text = title + tables.markdown(("attention", *COLUMNS), cells)
+    tables.write(arguments.output, "results-attention", text, {"results": rows})
+    return code
+
+
+def _timing(arguments: argparse.Namespace) -> int:
+    from fenchel.seq2seq import _configuration
+
+    from .timing import seconds_per_epoch
+
+    overrides = [*_overrides(arguments, "de-en"), "model.output=softmax"]
+    config = _configuration.load_config(CONFIG, overrides)
+    found = seconds_per_epoch(config, ATTENTIONS, arguments.batches, arguments.rounds)
+    cells = [
+        [name, seconds, seconds / found["softmax"], PAPER_TIMES.get(name)]
+        for name, seconds in found.items()
+    ]
+    title = "# Seconds per epoch, German to English, as multiples of a softmax attention's\n\n"
+    columns = ("attention", "seconds", "multiple", "paper's multiple")
+    text = title + tables.markdown(columns, cells)
+    tables.write(arguments.output, "results-timing", text, {"seconds": found})
+    return 0
+
+
+def _pictures(arguments: argparse.Namespace) -> int:
+    from .pictures import draw
+
+    sentences = _files(arguments.data, "val", "de-en")
+    for name in ATTENTIONS:
+        folder = arguments.output / f"attention-{name}-0"
+        for path in draw(folder, sentences, arguments.output / "pictures", arguments.sentences):
+            print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""Attention as a layer: several heads, any mapping, alpha learnt per head, cached keys."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .. import _checks
+from ..mappings import AbstractMapping
+from ._alpha import alpha_logit, learned
+from ._attention import attention, resolve
+
+
+class KeysValues(NamedTuple):
+    """Keys and values of a memory, each (batch, heads, S, dim/heads)."""
+
+    key: Tensor
+    value: Tensor
+
+    def append(self, later: KeysValues) -> KeysValues:
+        """These and then the later ones, as decoding needs them."""
+        return KeysValues(
+            torch.cat([self.key, later.key], -2), torch.cat([self.value, later.value], -2)
+        )
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention in several heads, each with its own part of the linear maps of its inputs.
+
+    Args:
+        dim: the size of queries, memory and output.
+        heads: how many; they divide `dim`.
+        mapping: of the scores to the weights, a mapping or the name of a registered one.
+        learned_alpha: whether each head learns its α = 1 + sigmoid(parameter), between softmax and
+            sparsemax, from the mapping's own on; for entmax with 1 < α < 2.
+        bias: whether the linear maps have one.
+        dropout: the probability with which a weight is dropped in training.
+    Raises:
+        TypeError, ValueError: for arguments of the wrong kind or value.
+
+    >>> layer = MultiHeadAttention(8, heads=2, mapping="sparsemax")
+    >>> output, weights = layer(torch.ones(1, 3, 8), weights=True)
+    >>> output.shape, weights.shape
+    (torch.Size([1, 3, 8]), torch.Size([1, 2, 3, 3]))
+
+    References: correia2019adaptively.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        mapping: AbstractMapping | str = "softmax",
+        learned_alpha: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        _checks.heads(dim, heads)
+        _checks.number("dropout", dropout, least=0, most=1)
+        self.dim, self.heads, self.dropout = dim, heads, dropout
+        self._fixed = resolve(mapping)
+        self.alpha_logit: nn.Parameter | None = None
+        if learned_alpha:
+            self.alpha_logit = nn.Parameter(alpha_logit(self._fixed, heads))
+        self.query = nn.Linear(dim, dim, bias)
+        self.key_value = nn.Linear(dim, 2 * dim, bias)
+        self.output = nn.Linear(dim, dim, bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new linear maps; alpha stays."""
+        for linear in (self.query, self.key_value, self.output):
+            nn.init.xavier_uniform_(linear.weight)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+
+    @property
+    def mapping(self) -> AbstractMapping:
+        """The mapping of the scores, with the alpha that is learnt."""
+        if self.alpha_logit is None:
+            return self._fixed
+        return learned(self._fixed, self.alpha_logit[:, None, None])
+
+    def project(self, memory: Tensor) -> KeysValues:
+        """The keys and values of a memory (batch, S, dim), to be attended to again and again."""
+        return KeysValues(*self._split(self.key_value(memory), 2 * self.heads).chunk(2, 1))
+
+    def attend(
+        self,
+        query: Tensor,
+        memory: KeysValues,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """The same as the layer itself, for a memory that is already projected.
+
+        Args:
+            query: (batch, T, dim).
+            memory: what `project` made of it, perhaps with `append`.
+            mask, causal, weights: as for the layer.
+
+        >>> layer = MultiHeadAttention(4, heads=1)
+        >>> x = torch.randn(1, 2, 4)
+        >>> cache = layer.project(x[:, :1])
+        >>> last = layer.attend(x[:, 1:], cache.append(layer.project(x[:, 1:])))
+        >>> torch.allclose(last, layer(x, causal=True)[:, 1:], atol=1e-6)
+        True
+        """
+        rows = self._split(self.query(query), self.heads)
+        share = self.dropout if self.training else 0.0
+        found = attention(
+            rows, *memory, self.mapping, mask, causal=causal, dropout=share, weights=weights
+        )
+        output = found[0] if isinstance(found, tuple) else found
+        output = self.output(output.transpose(1, 2).flatten(2))
+        return (output, found[1]) if isinstance(found, tuple) else output
+
+    def forward(
+        self,
+        query: Tensor,
+        memory: Tensor | None = None,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Attends with each query to the memory.
+
+        Args:
+            query: (batch, T, dim).
+            memory: (batch, S, dim), by default the queries themselves.
+            mask: broadcasts to (batch, heads, T, S); true, or 0, where a query may look, false, or
+                −inf, where it must not.
+            causal: whether query t looks at places 0 to t only; not together with a mask.
+            weights: whether to return the weights, too.
+        Returns:
+            (batch, T, dim), and if asked for the weights, (batch, heads, T, S).
+        """
+        return self.attend(
+            query, self.project(query if memory is None else memory), mask, causal, weights
+        )
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, heads={self.heads}, mapping={self._fixed}"
+
+    @staticmethod
+    def _split(x: Tensor, heads: int) -> Tensor:
+        """(batch, T, heads · d) as (batch, heads, T, d)."""
+        return x.unflatten(-1, (heads, -1)).transpose(1, 2)

@@ -1,0 +1,146 @@
+"""`fenchel evaluate`: how good, how sparse and how certain a model's outputs are."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..seq2seq._data import Malformed, Pair
+    from ..seq2seq._evaluation import Evaluation
+
+TASKS = ("inflection", "translation", "summarization")
+
+
+def add(commands: Any, epilog: str) -> None:
+    """Adds the command to the parser."""
+    parser = commands.add_parser(
+        "evaluate",
+        help="score a trained model on files, with its sparsity and certificates",
+        description="Decodes files and scores the outputs: accuracy and edit distance for "
+        "inflection (by language, and on average), BLEU and chrF by sacrebleu for translation, "
+        "ROUGE for summarization. Always prints how sparse the model is: the mean numbers of "
+        "nonzeros in attention and output when it is shown the references, and the shares of "
+        "inputs with a single hypothesis, with a certificate that none is better (exact), and "
+        "with all of the probability found (complete).",
+        epilog=epilog,
+    )
+    parser.add_argument("model", metavar="MODEL", type=Path, help="the folder of a trained model")
+    parser.add_argument(
+        "files",
+        metavar="FILE",
+        nargs="+",
+        help="inflection: files of lines `lemma TAB form TAB tags`; else a file of sources and "
+        "one of references, plain or gzip",
+    )
+    parser.add_argument(
+        "--ensemble",
+        metavar="MODEL",
+        type=Path,
+        action="append",
+        default=[],
+        help="another model, with the same vocabularies, whose probabilities are averaged with "
+        "those of the first; may be given again",
+    )
+    parser.add_argument("--task", choices=TASKS, help="default: what the model was trained for")
+    parser.add_argument("--language", help="of inflection files; default: by their names")
+    parser.add_argument("--method", choices=("beam", "greedy", "exhaustive"), default="beam")
+    parser.add_argument("--beam", type=positive, help="default: the model's `search.beam`")
+    parser.add_argument("--max-length", type=positive, help="the most tokens of an output")
+    parser.add_argument("--batch-size", type=positive, help="inputs decoded at once")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--strict", action="store_true", help="a malformed line is an error")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--json-to", type=Path, metavar="PATH", help="write JSON here, too")
+    parser.add_argument("--output", type=Path, metavar="PATH", help="write the outputs here, too")
+    parser.set_defaults(run=lambda arguments: _run(parser, arguments))
+
+
+def positive(text: str) -> int:
+    """A positive whole number of the command line."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}.")
+    return int(text)
+
+
+def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from ..seq2seq._config import SearchConfig
+    from ..seq2seq._data import Malformed
+    from ..seq2seq._distributed import device_of
+    from ..seq2seq._evaluation import evaluate
+    from ..seq2seq._files import write_json, write_text
+    from ..seq2seq._folder import load, read_config
+
+    device = device_of(arguments.device)
+    models = [load(folder, device) for folder in (arguments.model, *arguments.ensemble)]
+    config = read_config(arguments.model)
+    task = arguments.task or config.get("data", {}).get("task")
+    if task not in TASKS:
+        parser.error(f"say `--task`: {arguments.model} does not.")
+    if task != "inflection" and len(arguments.files) != 2:
+        parser.error(f"{task} takes two files, sources and references.")
+    plan = SearchConfig.model_validate(config.get("search", {}))
+    malformed = Malformed(skip=not arguments.strict)
+    pairs = _pairs(task, arguments.files, arguments.language, malformed)
+    if malformed.count:
+        print(f"note: {malformed}", file=sys.stderr)
+    evaluation = evaluate(
+        models,
+        pairs,
+        task,
+        batch_size=arguments.batch_size or plan.batch_size,
+        method=arguments.method,
+        beam=arguments.beam or plan.beam,
+        max_length=arguments.max_length or plan.max_length,
+    )
+    if arguments.output:
+        write_text(arguments.output, "".join(f"{line}\n" for line in evaluation.outputs))
+    if arguments.json_to:
+        arguments.json_to.parent.mkdir(parents=True, exist_ok=True)
+        write_json(arguments.json_to, evaluation.to_json())
+    found = json.dumps(evaluation.to_json(), ensure_ascii=False, indent=2)
+    print(found if arguments.json else table(evaluation))
+    return 0
+
+
+def _pairs(
+    task: str, files: Sequence[str], language: str | None, malformed: Malformed
+) -> list[Pair]:
+    from ..seq2seq._config import ParallelFiles
+    from ..seq2seq._data import inflections, parallel
+
+    if task == "inflection":
+        return list(inflections(files, malformed, language))
+    return list(parallel([ParallelFiles(source=files[0], target=files[1])], malformed))
+
+
+def table(evaluation: Evaluation) -> str:
+    """The scores, by language where there are several, and the sparsity, in columns."""
+    lines = []
+    if len(evaluation.languages) > 1:
+        width = max(map(len, evaluation.languages))
+        for language, scores in evaluation.languages.items():
+            shown = "  ".join(f"{name} {value:6.2f}" for name, value in scores.items())
+            lines.append(f"{language:<{width}}  {shown}")
+        lines.append("")
+    labels = {
+        "attention_nonzeros": "nonzeros in attention, mean",
+        "output_nonzeros": "nonzeros in output, mean",
+        "single_hypothesis": "inputs with one hypothesis, %",
+        "exact": "inputs certified exact, %",
+        "complete": "inputs with all probability found, %",
+    }
+    rows = {"pairs": float(evaluation.pairs), **evaluation.scores}
+    rows |= {labels[name]: value for name, value in evaluation.sparsity.items()}
+    width = max(map(len, rows))
+    for name, value in rows.items():
+        lines.append(
+            f"{name:<{width}}  {value:>8.0f}"
+            if name == "pairs"
+            else f"{name:<{width}}  {value:8.2f}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,77 @@
+"""`fenchel explain`: a page of what a model considers for one input."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ._evaluate import positive
+
+
+def add(commands: Any, epilog: str) -> None:
+    """Adds the command to the parser."""
+    parser = commands.add_parser(
+        "explain",
+        help="show all that a model considers for one input, as a page",
+        description="Finds every output that a model gives a nonzero probability, as far as they "
+        "can be listed, prints them with their certificates, and writes a page: the tree of "
+        "hypotheses, the attention of each with exact zeros left blank, and, for a reference, the "
+        "candidates at each of its positions. The page is one file that needs no network. "
+        'Example: fenchel explain MODEL "draw V;V.PTCP;PST" --reference drawn --html out.html',
+        epilog=epilog,
+    )
+    parser.add_argument("model", metavar="MODEL", type=Path, help="the folder of a trained model")
+    parser.add_argument("text", metavar="TEXT", help='the input; for inflection "lemma tags"')
+    parser.add_argument(
+        "--ensemble",
+        metavar="MODEL",
+        type=Path,
+        action="append",
+        default=[],
+        help="another model, whose probabilities are averaged with those of the first; may be "
+        "given again",
+    )
+    parser.add_argument("--html", type=Path, metavar="PATH", help="where the page goes")
+    parser.add_argument("--reference", metavar="TEXT", help="an output to decode by force")
+    parser.add_argument(
+        "--shown", type=positive, default=12, metavar="N", help="the most outputs shown (12)"
+    )
+    parser.add_argument(
+        "--limit", type=positive, default=1000, metavar="N", help="the most to search for (1000)"
+    )
+    parser.add_argument("--max-length", type=positive, help="the most tokens of an output")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ..seq2seq import explain, load
+    from ..seq2seq._config import SearchConfig
+    from ..seq2seq._distributed import device_of
+    from ..seq2seq._files import write_text
+    from ..seq2seq._folder import read_config
+    from ..seq2seq._page import percent, verdict
+
+    if arguments.html is not None and not arguments.html.parent.is_dir():
+        raise FileNotFoundError(
+            f"the folder {arguments.html.parent} does not exist; create it first."
+        )
+    device = device_of(arguments.device)
+    models = [load(folder, device) for folder in (arguments.model, *arguments.ensemble)]
+    plan = SearchConfig.model_validate(read_config(arguments.model).get("search", {}))
+    found = explain(
+        models,
+        arguments.text,
+        reference=arguments.reference,
+        shown=arguments.shown,
+        limit=arguments.limit,
+        max_length=arguments.max_length or plan.max_length,
+    )
+    for text, hypothesis in zip(found.outputs, found.result.hypotheses, strict=False):
+        print(f"{percent(hypothesis.probability):>7}  {text}")
+    print(verdict(found))
+    if arguments.html is not None:
+        write_text(arguments.html, found.html())
+        print(f"The page is in {arguments.html}.")
+    return 0

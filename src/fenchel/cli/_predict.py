@@ -1,0 +1,198 @@
+"""`fenchel predict`: outputs for the lines of standard input, in their order."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ._evaluate import positive
+
+if TYPE_CHECKING:
+    from ..seq2seq import Hypothesis, Result, Seq2Seq
+
+LONGEST = 100_000
+"""Bytes of a line beyond which it is not read."""
+
+
+def add(commands: Any, epilog: str) -> None:
+    """Adds the command to the parser."""
+    parser = commands.add_parser(
+        "predict",
+        help="read inputs from standard input and write outputs to standard output",
+        description="Reads inputs from standard input, one a line (for inflection `lemma TAB "
+        "tags`), and writes the most probable output of each, in their order. With --certificate "
+        "or --nbest, lines have columns between tabs: the number of the input (--nbest), the "
+        "output, its probability, and the certificate (--certificate): complete, these are all "
+        "outputs of nonzero probability; exact, no output is more probable than the first; or "
+        "none. With --json, one object a line. A line that cannot be read is reported on standard "
+        "error, has an empty output, and makes the exit code 1 once all others are done. "
+        "Example: printf 'draw\\tV;PST\\n' | fenchel predict MODEL --nbest 3 --certificate",
+        epilog=epilog,
+    )
+    parser.add_argument(
+        "models",
+        metavar="MODEL",
+        type=Path,
+        nargs="+",
+        help="the folder of a trained model; several make an ensemble, which averages their "
+        "probabilities",
+    )
+    parser.add_argument("--method", choices=("beam", "greedy", "exhaustive"), default="beam")
+    parser.add_argument("--beam", type=positive, help="default: the model's `search.beam`")
+    parser.add_argument("--nbest", type=positive, metavar="N", help="the most outputs of an input")
+    parser.add_argument("--certificate", action="store_true", help="say what the search proved")
+    parser.add_argument("--json", action="store_true", help="write JSON lines")
+    parser.add_argument(
+        "--attention", action="store_true", help="add attention weights; needs --json"
+    )
+    parser.add_argument("--max-length", type=positive, help="the most tokens of an output")
+    parser.add_argument("--batch-size", type=positive, help="inputs decoded at once")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.set_defaults(run=lambda arguments: _run(parser, arguments))
+
+
+@dataclass(frozen=True)
+class Line:
+    """An input: its number, its text, and what is wrong with it."""
+
+    number: int
+    text: str
+    error: str = ""
+
+
+def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from ..seq2seq._config import SearchConfig
+    from ..seq2seq._distributed import device_of
+    from ..seq2seq._evaluation import decode
+    from ..seq2seq._folder import load, read_config
+
+    if arguments.attention and not arguments.json:
+        parser.error("--attention needs --json.")
+    device = device_of(arguments.device)
+    models = [load(folder, device) for folder in arguments.models]
+    plan = SearchConfig.model_validate(read_config(arguments.models[0]).get("search", {}))
+    size = arguments.batch_size or plan.batch_size
+    beam = arguments.beam or plan.beam
+    bad = 0
+    try:
+        for block in _blocks(sys.stdin.buffer, models[0], 1 if sys.stdin.isatty() else size):
+            results = decode(
+                models,
+                [line.text for line in block if not line.error],
+                batch_size=size,
+                method=arguments.method,
+                beam=max(beam, arguments.nbest or 1),
+                nbest=max(beam, arguments.nbest or 1) if arguments.method == "beam" else None,
+                max_length=arguments.max_length or plan.max_length,
+                attention=arguments.attention,
+            )
+            rest = iter(results)
+            for line in block:
+                result = None if line.error else next(rest)
+                bad += result is None
+                _write(line, result, models[0], arguments)
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    if bad:
+        print(f"fenchel predict: error: {bad} lines could not be read.", file=sys.stderr)
+    return 1 if bad else 0
+
+
+def _blocks(stream: BinaryIO, model: Seq2Seq, size: int) -> Iterator[list[Line]]:
+    """The lines, a few at a time, checked; what is wrong with one is said at once."""
+    block: list[Line] = []
+    for line in _lines(stream):
+        checked = line if line.error else _checked(line, model)
+        if checked.error:
+            print(f"line {checked.number}: {checked.error}", file=sys.stderr)
+        block.append(checked)
+        if len(block) == size:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def _lines(stream: BinaryIO) -> Iterator[Line]:
+    """The lines of a stream; of one that is too long no more is kept than it may have."""
+    number = 0
+    while data := stream.readline(LONGEST + 1):
+        number += 1
+        if len(data) > LONGEST and not data.endswith(b"\n"):
+            while data and not data.endswith(b"\n"):
+                data = stream.readline(LONGEST)
+            yield Line(number, "", f"longer than {LONGEST} bytes.")
+            continue
+        try:
+            yield Line(number, data.decode("utf-8").rstrip("\r\n"))
+        except UnicodeDecodeError as error:
+            yield Line(number, "", f"not UTF-8: {error.reason} at byte {error.start}.")
+
+
+def _checked(line: Line, model: Seq2Seq) -> Line:
+    try:
+        empty = not model.source.encode(line.text)
+    except ValueError as error:
+        return Line(line.number, line.text, str(error))
+    return Line(line.number, line.text, "the line is empty.") if empty else line
+
+
+def _write(line: Line, result: Result | None, model: Seq2Seq, arguments: Any) -> None:
+    found = result.hypotheses[: arguments.nbest or 1] if result else []
+    if arguments.json:
+        print(json.dumps(_record(line, result, found, model, arguments), ensure_ascii=False))
+        return
+    rows = [[model.target.decode(each.tokens), f"{each.probability:.6g}"] for each in found]
+    rows = rows or [["", ""]]
+    for row in rows:
+        columns = [str(line.number)] if arguments.nbest else []
+        columns += row if arguments.nbest or arguments.certificate else row[:1]
+        columns += [_certificate(result)] if arguments.certificate else []
+        print("\t".join(columns))
+
+
+def _certificate(result: Result | None) -> str:
+    if result is None or not result.exact:
+        return "none"
+    return "complete" if result.complete else "exact"
+
+
+def _record(
+    line: Line, result: Result | None, found: list[Hypothesis], model: Seq2Seq, arguments: Any
+) -> dict[str, Any]:
+    record: dict[str, Any] = {"line": line.number, "input": line.text}
+    if result is None:
+        return {**record, "error": line.error}
+    if arguments.attention:
+        record["source"] = model.source.tokens(model.source.encode(line.text))
+    record["outputs"] = [_output(each, model, arguments.attention) for each in found]
+    if arguments.certificate:
+        record |= {
+            "exact": result.exact,
+            "complete": result.complete,
+            "hypotheses": len(result.hypotheses),
+            "mass": result.mass,
+            "bound": result.bound,
+            "limited": result.limited,
+        }
+    return record
+
+
+def _output(hypothesis: Hypothesis, model: Seq2Seq, attention: bool) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "text": model.target.decode(hypothesis.tokens),
+        "probability": hypothesis.probability,
+        "finished": hypothesis.finished,
+    }
+    if attention and hypothesis.attention is not None:
+        record["tokens"] = model.target.tokens(hypothesis.tokens)
+        record["attention"] = hypothesis.attention.tolist()
+    return record

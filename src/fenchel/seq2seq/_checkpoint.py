@@ -1,0 +1,174 @@
+"""The last state of a training, from which it goes on bit by bit as if it had never stopped."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ._distributed import World
+from ._files import FormatError, fill, full, like, read_tensors, write_tensors
+
+NAME = "last.safetensors"
+MAY_CHANGE = (
+    "folder", "epochs", "steps", "minutes", "stop_after", "validate_every", "validate_unit",
+    "checkpoint_every", "log_every",
+)  # fmt: skip
+"""The keys of `training` that may have other values when a training goes on."""
+
+
+@dataclass
+class Progress:
+    """Where a training is.
+
+    Args:
+        step: steps done.
+        epoch, buffer, batch: the next batch.
+        seconds: time spent.
+        tokens: target tokens since the last line of the log.
+        validated: the step of the last validation.
+        best: the best value of the metric so far, and the metrics and step that go with it.
+        worse: validations since then.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    buffer: int = 0
+    batch: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    validated: int = -1
+    best: dict[str, float] = field(default_factory=dict)
+    worse: int = 0
+
+
+def fixed_part(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without the keys that may change; what a checkpoint must agree with."""
+    training = {key: value for key, value in config["training"].items() if key not in MAY_CHANGE}
+    return {"model": config["model"], "data": config["data"], "training": training}
+
+
+def save(
+    folder: Path,
+    model: nn.Module,
+    optimizer: Optimizer,
+    scheduler: Any,
+    losses: Tensor,
+    progress: Progress,
+    config: dict[str, Any],
+    world: World,
+) -> None:
+    """Writes the checkpoint; every process must call it, and the first one writes."""
+    tensors = {f"model.{name}": full(p) for name, p in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"optimizer.{name}.{key}"] = full(value)
+    states = _random_states(world.device)
+    for kind, state in states.items():
+        for rank, part in enumerate(world.gather(state)):
+            tensors[f"random.{kind}.{rank}"] = part
+    for rank, part in enumerate(world.gather(losses)):
+        tensors[f"losses.{rank}"] = part
+    if world.first:
+        value = {
+            "progress": asdict(progress),
+            "learning_rate": float(optimizer.param_groups[0]["lr"]),
+            "scheduler": scheduler.state_dict(),
+            "processes": world.size,
+            "config": fixed_part(config),
+        }
+        write_tensors(folder / NAME, tensors, value)
+    world.wait()
+
+
+def restore(
+    folder: Path,
+    model: nn.Module,
+    optimizer: Optimizer,
+    scheduler: Any,
+    losses: Tensor,
+    config: dict[str, Any],
+    world: World,
+) -> Progress:
+    """Reads the checkpoint, if there is one, into the model and all that trains it.
+
+    Raises:
+        ValueError: if it belongs to another configuration, with the keys that differ.
+        FormatError: if it is damaged.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return Progress()
+    tensors, value = read_tensors(path)
+    try:
+        _agree(path, value, config, world)
+        progress = Progress(**value["progress"])
+        scheduler.load_state_dict(value["scheduler"])
+        for group in optimizer.param_groups:
+            _set_rate(group, value["learning_rate"])
+        _restore_random_states(tensors, world)
+        losses.copy_(tensors[f"losses.{world.rank}"])
+    except (KeyError, TypeError) as error:
+        raise FormatError(f"{path} is not a checkpoint: {error}.") from None
+    fill(dict(model.named_parameters()), _under("model.", tensors), path)
+    states = _under("optimizer.", tensors)
+    for name, parameter in model.named_parameters():
+        found = _under(f"{name}.", states)
+        for key, tensor in found.items():
+            if tensor.shape == parameter.shape:
+                optimizer.state[parameter][key] = like(tensor, parameter)
+            else:  # the number of steps, which stays on the CPU unless the optimizer says so
+                group = optimizer.param_groups[0]
+                on_device = group.get("fused") or group.get("capturable")
+                device = parameter.device if on_device else tensor.device
+                optimizer.state[parameter][key] = tensor.to(device)
+    return progress
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def _set_rate(group: dict[str, Any], rate: float) -> None:
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
+
+
+def _random_states(device: torch.device) -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def _restore_random_states(tensors: dict[str, Tensor], world: World) -> None:
+    torch.set_rng_state(tensors[f"random.cpu.{world.rank}"])
+    if world.device.type == "cuda":
+        torch.cuda.set_rng_state(tensors[f"random.cuda.{world.rank}"], world.device)
+
+
+def _agree(path: Path, value: dict[str, Any], config: dict[str, Any], world: World) -> None:
+    """Raises if a checkpoint is that of another configuration or number of processes."""
+    now, then = fixed_part(config), value["config"]
+    differing = [
+        f"{section}.{key}"
+        for section in now
+        for key in sorted({*now[section], *then[section]})
+        if now[section].get(key) != then[section].get(key)
+    ]
+    if differing:
+        raise ValueError(
+            f"{path} was written with other values of {', '.join(differing)}; choose another "
+            "`training.folder`, or remove this one to start again."
+        )
+    if value["processes"] != world.size:
+        raise ValueError(
+            f"{path} was written by {value['processes']} processes, and this is one of "
+            f"{world.size}; start as many."
+        )

@@ -1,0 +1,186 @@
+"""A model's outputs for texts, and how good, how sparse and how certain they are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ._batches import padded
+from ._corpus import encode
+from ._data import Pair
+from ._distributed import World
+from ._hypotheses import Result
+from ._metrics import SCORES
+from ._model import Seq2Seq
+from ._search import search
+from ._validation import validate
+
+
+def decode(
+    models: Sequence[Seq2Seq],
+    texts: Sequence[str],
+    *,
+    batch_size: int = 256,
+    method: str = "beam",
+    beam: int = 5,
+    nbest: int | None = None,
+    max_length: int = 100,
+    attention: bool = False,
+) -> list[Result]:
+    """Searches the outputs of texts, in batches of similar lengths.
+
+    Args:
+        models: one, or an ensemble; all with the same vocabularies, on one device.
+        texts: as the source vocabulary encodes them.
+        batch_size: texts searched at once.
+        method, beam, nbest, max_length, attention: as for `search`.
+    Returns:
+        One result for each text, in their order.
+
+    >>> from fenchel.seq2seq import Characters, ModelConfig
+    >>> letters = Characters("abc")
+    >>> model = Seq2Seq(ModelConfig(embedding=4, hidden=4, layers=1), letters, letters)
+    >>> len(decode([model], ["abc", "a"], max_length=5))
+    2
+    """
+    source = models[0].source
+    device = next(models[0].parameters()).device
+    ids = [source.encode(text) for text in texts]
+    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+    found: dict[int, Result] = {}
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        results = search(
+            list(models),
+            padded([ids[i] for i in chosen]).to(device),
+            torch.tensor([len(ids[i]) for i in chosen], device=device),
+            method=method,
+            beam=beam,
+            nbest=nbest,
+            max_length=max_length,
+            attention=attention,
+        )
+        found.update(zip(chosen, results, strict=True))
+    return [found[i] for i in range(len(ids))]
+
+
+def best_texts(model: Seq2Seq, results: Sequence[Result]) -> list[str]:
+    """The text of each result's most probable hypothesis."""
+    return [
+        model.target.decode(result.hypotheses[0].tokens) if result.hypotheses else ""
+        for result in results
+    ]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `evaluate` found.
+
+    Args:
+        scores: of the task, over all pairs; for inflection the average over languages.
+        languages: for inflection, the scores of each.
+        sparsity: means over the references' tokens, and shares of the inputs in percent.
+        outputs: the most probable output of each pair.
+        pairs: how many there were.
+    """
+
+    scores: dict[str, float]
+    languages: dict[str, dict[str, float]]
+    sparsity: dict[str, float]
+    outputs: list[str]
+    pairs: int
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the outputs."""
+        return {
+            "pairs": self.pairs,
+            "scores": self.scores,
+            "sparsity": self.sparsity,
+            "languages": self.languages,
+        }
+
+
+def evaluate(
+    models: Sequence[Seq2Seq],
+    pairs: Sequence[Pair],
+    task: str,
+    *,
+    batch_size: int = 256,
+    method: str = "beam",
+    beam: int = 5,
+    max_length: int = 100,
+) -> Evaluation:
+    """Decodes the sources of pairs, and scores the outputs against the targets.
+
+    Args:
+        models: one, or an ensemble.
+        pairs: sources and references.
+        task: "inflection", "translation" or "summarization".
+        batch_size, method, beam, max_length: as for `decode`.
+    Raises:
+        ValueError: if there are no pairs.
+
+    >>> from fenchel.seq2seq import Characters, ModelConfig
+    >>> letters = Characters("abc")
+    >>> model = Seq2Seq(ModelConfig(embedding=4, hidden=4, layers=1), letters, letters)
+    >>> found = evaluate([model], [("abc", "c"), ("a", "b")], "translation", max_length=5)
+    >>> found.pairs, sorted(found.scores)
+    (2, ['BLEU', 'chrF'])
+    """
+    if not pairs:
+        raise ValueError("there is no pair to evaluate.")
+    sources, references = [s for s, _ in pairs], [r for _, r in pairs]
+    results = decode(
+        models, sources, batch_size=batch_size, method=method, beam=beam, max_length=max_length
+    )
+    outputs = best_texts(models[0], results)
+    score = SCORES[task]
+    languages: dict[str, dict[str, float]] = {}
+    if task == "inflection":
+        languages = _by_language(sources, outputs, references)
+        names = next(iter(languages.values()))
+        scores = {n: sum(s[n] for s in languages.values()) / len(languages) for n in names}
+    else:
+        scores = score(outputs, references)
+    sparsity = {**_nonzeros(models, pairs, batch_size), **_shares(results)}
+    return Evaluation(scores, languages, sparsity, outputs, len(pairs))
+
+
+def _by_language(
+    sources: Sequence[str], outputs: Sequence[str], references: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    groups: dict[str, list[int]] = defaultdict(list)
+    for place, source in enumerate(sources):
+        groups[source.split("\t")[2]].append(place)
+    return {
+        language: SCORES["inflection"](
+            [outputs[i] for i in places], [references[i] for i in places]
+        )
+        for language, places in sorted(groups.items())
+    }
+
+
+def _nonzeros(
+    models: Sequence[Seq2Seq], pairs: Sequence[Pair], batch_size: int
+) -> dict[str, float]:
+    """The models' mean numbers of nonzeros, when they are shown the references."""
+    device = next(models[0].parameters()).device
+    encoded = encode(pairs, models[0].source, models[0].target)
+    found = [validate(model, encoded, batch_size, World(0, 1, device)) for model in models]
+    return {
+        name: sum(getattr(metrics, name) for metrics in found) / len(found)
+        for name in ("attention_nonzeros", "output_nonzeros")
+    }
+
+
+def _shares(results: Sequence[Result]) -> dict[str, float]:
+    """In percent, the inputs with one hypothesis, with a certificate, and with all the mass."""
+    single = sum(result.complete and len(result.hypotheses) == 1 for result in results)
+    exact = sum(result.exact for result in results)
+    complete = sum(result.complete for result in results)
+    shares = {"single_hypothesis": single, "exact": exact, "complete": complete}
+    return {name: 100 * count / len(results) for name, count in shares.items()}

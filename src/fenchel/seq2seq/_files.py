@@ -1,0 +1,145 @@
+"""Files that are never seen half written: tensors as safetensors, the rest as JSON."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+METADATA = "fenchel"
+"""The key under which a tensor file holds its JSON."""
+
+
+class FormatError(ValueError):
+    """A file that is not what this package writes."""
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to, which takes the place of `path` when all is written.
+
+    The path is always the same, so that a process that is killed leaves one file, not many.
+    """
+    new = path.with_name(f".{path.name}.partial")
+    try:
+        yield new
+        with open(new, "rb") as file:
+            os.fsync(file.fileno())
+        os.chmod(new, 0o666 & ~_umask())
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds a folder, which is made if it is missing, against other processes.
+
+    Raises:
+        BlockingIOError: if another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(f"another process is training in {folder}.") from None
+        yield
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes text at once."""
+    with replacing(path) as new:
+        new.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a value as JSON at once."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """The value of a JSON file.
+
+    Raises:
+        FormatError: if it is not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise FormatError(f"{path} is not JSON: {error}.") from None
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], value: Any) -> None:
+    """Writes tensors, and a value as JSON beside them, to one file at once."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as new:
+        save_file(plain, new, metadata={METADATA: json.dumps(value)})
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
+    """The tensors of a file, and the value beside them.
+
+    Raises:
+        FormatError: if it is not such a file.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return tensors, json.loads(metadata[METADATA])
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise FormatError(f"{path} is not a file of this package's tensors: {error}.") from None
+
+
+def fill(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: Path) -> None:
+    """Copies tensors into the parameters of the same names.
+
+    Raises:
+        FormatError: if names or shapes are not the same.
+    """
+    if parameters.keys() != tensors.keys():
+        odd = ", ".join(sorted(parameters.keys() ^ tensors.keys())[:4])
+        raise FormatError(f"{where} does not hold the weights of this model; see {odd}.")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            if parameter.shape != tensors[name].shape:
+                raise FormatError(
+                    f"{where} has {name} of shape {tuple(tensors[name].shape)}, "
+                    f"not {tuple(parameter.shape)}."
+                )
+            parameter.copy_(like(tensors[name], parameter))
+
+
+def full(tensor: Tensor) -> Tensor:
+    """A tensor gathered from all processes, if it is divided among them."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # type: ignore[attr-defined]
+
+
+def like(tensor: Tensor, other: Tensor) -> Tensor:
+    """A tensor on the device of another, and divided among processes as that is."""
+    if not hasattr(other, "full_tensor"):
+        return tensor.to(other.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(
+        tensor.to(other.device),
+        other.device_mesh,  # type: ignore[attr-defined]
+        other.placements,  # type: ignore[attr-defined]
+    )

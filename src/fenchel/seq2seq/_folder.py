@@ -1,0 +1,108 @@
+"""The folder of a model: its configuration, vocabularies and weights, as JSON and safetensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from ._config import ModelConfig
+from ._files import FormatError, fill, full, read_json, read_tensors, write_json, write_tensors
+from ._model import Seq2Seq
+from ._vocabulary import Vocabulary
+
+CONFIG, VOCABULARY, WEIGHTS = "config.json", "vocabulary.json", "weights.safetensors"
+
+
+def save(model: Seq2Seq, folder: str | Path) -> None:
+    """Writes a model to a folder, from which `load` reads it.
+
+    Args:
+        model: the model.
+        folder: made if it is missing; each file in it is replaced at once.
+
+    >>> import tempfile
+    >>> from fenchel.seq2seq import Characters, ModelConfig
+    >>> letters = Characters("abc")
+    >>> model = Seq2Seq(ModelConfig(embedding=4, hidden=4, layers=1), letters, letters)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(model, folder)
+    ...     sorted(path.name for path in Path(folder).iterdir())
+    ['config.json', 'vocabulary.json', 'weights.safetensors']
+    """
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    save_config(path, {"model": model.config.model_dump(mode="json")})
+    save_vocabularies(path, model.source, model.target)
+    save_weights(path, model, {})
+
+
+def load(folder: str | Path, device: torch.device | str = "cpu") -> Seq2Seq:
+    """Reads a model from a folder that `save` or `fenchel train` wrote, ready to decode.
+
+    Args:
+        folder: of config.json, vocabulary.json and weights.safetensors.
+        device: where the weights go.
+    Returns:
+        The model, in evaluation mode.
+    Raises:
+        FileNotFoundError: if there is no model in the folder.
+        ValueError: if a file is damaged or does not fit the others.
+
+    >>> import tempfile
+    >>> from fenchel.seq2seq import Characters, ModelConfig
+    >>> letters = Characters("abc")
+    >>> model = Seq2Seq(ModelConfig(embedding=4, hidden=4, layers=1), letters, letters)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(model, folder)
+    ...     load(folder).target.tokens([4, 5, 6])
+    ['a', 'b', 'c']
+    """
+    path = Path(folder)
+    if not (path / WEIGHTS).is_file():
+        raise FileNotFoundError(f"{path} holds no trained model: there is no {WEIGHTS} in it.")
+    config = read_config(path)
+    try:
+        architecture = ModelConfig.model_validate(config["model"])
+    except (KeyError, ValidationError) as error:
+        raise FormatError(f"{path / CONFIG} does not hold a model: {error}.") from None
+    model = Seq2Seq(architecture, *read_vocabularies(path))
+    tensors, _ = read_tensors(path / WEIGHTS)
+    fill(dict(model.named_parameters()), tensors, path / WEIGHTS)
+    return model.to(device).eval()
+
+
+def save_config(path: Path, config: dict[str, Any]) -> None:
+    """Writes the configuration, of which a model needs the section `model` alone."""
+    write_json(path / CONFIG, config)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The configuration in a model's folder."""
+    config = read_json(path / CONFIG)
+    if not isinstance(config, dict):
+        raise FormatError(f"{path / CONFIG} does not hold a configuration.")
+    return config
+
+
+def save_vocabularies(path: Path, source: Vocabulary, target: Vocabulary) -> None:
+    """Writes both vocabularies."""
+    write_json(path / VOCABULARY, {"source": source.to_json(), "target": target.to_json()})
+
+
+def read_vocabularies(path: Path) -> tuple[Vocabulary, Vocabulary]:
+    """Both vocabularies."""
+    value = read_json(path / VOCABULARY)
+    try:
+        return Vocabulary.from_json(value["source"]), Vocabulary.from_json(value["target"])
+    except (KeyError, TypeError) as error:
+        raise FormatError(f"{path / VOCABULARY} does not hold vocabularies: {error}.") from None
+
+
+def save_weights(path: Path, model: Seq2Seq, metrics: dict[str, Any], first: bool = True) -> None:
+    """Writes the weights, and metrics beside them; a divided model is gathered by all processes."""
+    tensors = {name: full(parameter) for name, parameter in model.named_parameters()}
+    if first:
+        write_tensors(path / WEIGHTS, tensors, metrics)

@@ -1,0 +1,104 @@
+"""The source of inflection as tokens: a language, tags, and the characters of a lemma."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ._vocabulary import SPECIAL, UNK, UNKNOWN, Vocabulary, most_frequent, words_of
+
+
+class Inflection(Vocabulary):
+    """The source of inflection: a language, tags, and the characters of a lemma.
+
+    A text is `lemma TAB tags` or `lemma TAB tags TAB language`, with tags between semicolons. Where
+    there is no tab, the last words are taken: `draw V;PST`, or `draw V;PST english`. The language
+    may be left out where the vocabulary knows only one.
+    """
+
+    kind = "inflection"
+
+    def __init__(
+        self, languages: Sequence[str], tags: Sequence[str], characters: Sequence[str]
+    ) -> None:
+        self.languages = list(languages)
+        """The names of the languages."""
+        self._tags, self._characters = list(tags), list(characters)
+        named = [f"<{language}>" for language in languages]
+        self._names = [*SPECIAL, *named, *tags, *characters]
+        first = len(SPECIAL)
+        self._language_ids = {name: i for i, name in enumerate(languages, first)}
+        first += len(self.languages)
+        self._tag_ids = {tag: i for i, tag in enumerate(tags, first)}
+        first += len(self._tags)
+        self._character_ids = {character: i for i, character in enumerate(characters, first)}
+
+    @classmethod
+    def build(cls, texts: Iterable[str], size: int) -> Vocabulary:
+        """All languages and tags, and the most frequent characters, of up to `size` ids."""
+        languages, tags, characters = set[str](), set[str](), Counter[str]()
+        for text in texts:
+            lemma, bundle, language = _columns(text)
+            characters.update(lemma)
+            tags.update(_split_tags(bundle))
+            languages.add(language or "")
+        left = size - len(SPECIAL) - len(languages) - len(tags)
+        return cls(sorted(languages), sorted(tags), most_frequent(characters, left))
+
+    @property
+    def size(self) -> int:
+        return len(self._names)
+
+    def encode(self, text: str) -> list[int]:
+        lemma, bundle, language = _columns(text, self._language_ids)
+        if language is None:
+            if len(self.languages) != 1:
+                raise ValueError(
+                    f"name the language of {text!r} after the tags: one of "
+                    f"{', '.join(self.languages)}."
+                )
+            language = self.languages[0]
+        return [
+            self._language_ids.get(language, UNK),
+            *(self._tag_ids.get(tag, UNK) for tag in _split_tags(bundle)),
+            *(self._character_ids.get(character, UNK) for character in lemma),
+        ]
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        return [self._names[index] for index in ids]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The lemma."""
+        first = self.size - len(self._characters)
+        return "".join(
+            UNKNOWN if index == UNK else self._names[index]
+            for index in words_of(ids)
+            if index == UNK or index >= first
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "languages": self.languages,
+            "tags": self._tags,
+            "characters": self._characters,
+        }
+
+
+def _split_tags(bundle: str) -> list[str]:
+    return [tag.strip() for tag in bundle.split(";") if tag.strip()]
+
+
+def _columns(text: str, languages: Iterable[str] = ()) -> tuple[str, str, str | None]:
+    """Lemma, tags and language (None where it is not named) of a text."""
+    if "\t" in text:
+        lemma, bundle, *rest = text.split("\t")
+        if len(rest) > 1:
+            raise ValueError(f"expected `lemma TAB tags TAB language`, got {text!r}.")
+        return lemma, bundle, rest[0] if rest else None
+    words = text.split(" ")
+    language = words.pop() if len(words) > 2 and words[-1] in languages else None
+    if len(words) < 2:
+        raise ValueError(f"expected a lemma and tags, such as `draw V;PST`, got {text!r}.")
+    return " ".join(words[:-1]), words[-1], language

@@ -1,0 +1,92 @@
+"""What training starts from: vocabularies, and encoded pairs to train on and to validate with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from . import _checkpoint
+from ._config import Config, DataConfig
+from ._corpus import Corpus, Encoded, encode
+from ._data import Malformed, pairs
+from ._distributed import World
+from ._folder import read_vocabularies, save_vocabularies
+from ._inflection import Inflection
+from ._vocabulary import Characters, Subwords, Vocabulary, Words
+
+NOTHING = "there is no pair to train on; see `data.train` and `data.max_length`."
+TOKENS = {"characters": Characters, "words": Words, "subwords": Subwords}
+
+
+def prepare(
+    config: Config, folder: Path, world: World, note: Callable[[str], None]
+) -> tuple[Vocabulary, Vocabulary, Corpus, Encoded]:
+    """The vocabularies of source and target, the training pairs and the validation pairs.
+
+    Args:
+        config: the whole configuration.
+        folder: where vocabularies are that an earlier start wrote.
+        world: the processes, of which the first makes the vocabularies.
+        note: is told of what was left out.
+    Raises:
+        ValueError: if a split holds no pair.
+    """
+    data = config.data
+    skip = data.malformed == "skip"
+    source, target = _vocabularies(data, folder, world, note)
+    lines = Malformed(skip)
+    buffer = data.buffer if data.streaming else None
+    corpus = Corpus(lambda: pairs(data, "train", lines), source, target, data.max_length, buffer)
+    _report(lines, note)
+    if corpus.kept is not None and not len(corpus.kept):
+        raise ValueError(NOTHING)
+    if corpus.dropped:
+        note(too_long(corpus.dropped, data))
+    lines = Malformed(skip)
+    validation = encode(pairs(data, "validation", lines), source, target)
+    _report(lines, note)
+    if not len(validation):
+        raise ValueError("there is no pair to validate with; see `data.validation`.")
+    return source, target, corpus, validation
+
+
+def too_long(dropped: int, data: DataConfig) -> str:
+    """What is said of pairs that are left out."""
+    return f"left out {dropped} pairs longer than {data.max_length} tokens"
+
+
+def _report(lines: Malformed, note: Callable[[str], None]) -> None:
+    if lines.count:
+        note(str(lines))
+
+
+def _vocabularies(
+    data: DataConfig, folder: Path, world: World, note: Callable[[str], None]
+) -> tuple[Vocabulary, Vocabulary]:
+    """Those that a checkpoint goes with, or new ones, which the first process makes."""
+    if world.first and not (folder / _checkpoint.NAME).exists():
+        lines = Malformed(data.malformed == "skip")
+        save_vocabularies(folder, *build_vocabularies(data, lines))
+        if data.streaming:  # otherwise the pairs are read once more, and reported then
+            _report(lines, note)
+    world.wait()
+    return read_vocabularies(folder)
+
+
+def build_vocabularies(data: DataConfig, lines: Malformed) -> tuple[Vocabulary, Vocabulary]:
+    """The vocabularies of the training pairs, source and target."""
+
+    def sources() -> Iterator[str]:
+        return (source for source, _ in pairs(data, "train", lines))
+
+    def targets() -> Iterator[str]:
+        return (target for _, target in pairs(data, "train", Malformed()))
+
+    size = data.vocabulary_size
+    if data.task == "inflection":
+        return Inflection.build(sources(), size), Characters.build(targets(), size)
+    kind = TOKENS[data.tokens]
+    if data.shared_vocabulary:
+        both = kind.build((text for half in (sources, targets) for text in half()), size)
+        return both, both
+    return kind.build(sources(), size), kind.build(targets(), size)

@@ -1,0 +1,121 @@
+"""The layer of heads agrees with torch's own, with its cache, and learns alpha."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fenchel import Entmax, mappings
+from fenchel.attention import KeysValues, MultiHeadAttention
+
+
+def test_agrees_with_torchs_layer() -> None:
+    theirs = nn.MultiheadAttention(8, 2, batch_first=True)
+    ours = MultiHeadAttention(8, 2)
+    nn.init.normal_(theirs.in_proj_bias)
+    with torch.no_grad():
+        for linear, rows in ((ours.query, slice(0, 8)), (ours.key_value, slice(8, 24))):
+            linear.weight.copy_(theirs.in_proj_weight[rows])
+            linear.bias.copy_(theirs.in_proj_bias[rows])
+        ours.output.load_state_dict(theirs.out_proj.state_dict())
+    query, memory = torch.randn(3, 4, 8), torch.randn(3, 5, 8)
+    hidden = torch.rand(3, 5) > 0.6
+    hidden[:, 0] = False
+    expected, expected_weights = theirs(
+        query, memory, memory, key_padding_mask=hidden, average_attn_weights=False
+    )
+    kept = ~hidden[:, None, None]
+    output, weights = ours(query, memory, kept, weights=True)
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(weights, expected_weights)
+    torch.testing.assert_close(ours(query, memory, kept), expected)
+
+
+@pytest.mark.parametrize("mapping", ["softmax", "entmax", "fusedmax"])
+def test_the_cache_gives_what_the_whole_gives(mapping: str) -> None:
+    layer = MultiHeadAttention(6, 3, mapping).double()
+    x = torch.randn(2, 5, 6, dtype=torch.float64)
+    whole = layer(x, causal=True)
+    cache = layer.project(x[:, :0])
+    for place in range(5):
+        new = x[:, place : place + 1]
+        cache = cache.append(layer.project(new))
+        assert isinstance(cache, KeysValues)
+        torch.testing.assert_close(layer.attend(new, cache), whole[:, place : place + 1])
+
+
+def test_gradients(mapping: mappings.AbstractMapping) -> None:
+    if mapping.name == "general":
+        pytest.skip("differences of an iterative solution are too rough")
+    layer = MultiHeadAttention(4, 2, mapping).double()
+    x = torch.randn(1, 3, 4, dtype=torch.float64, requires_grad=True)
+    inputs = (x, *layer.parameters())
+
+    def run(x: Tensor, *_: Tensor) -> Tensor:
+        return layer(x)
+
+    assert torch.autograd.gradcheck(run, inputs, atol=1e-4, rtol=1e-3, fast_mode=True)
+
+
+def test_each_head_learns_its_alpha() -> None:
+    layer = MultiHeadAttention(4, 2, Entmax(1.3, gamma=0.5), learned_alpha=True).double()
+    mapping = layer.mapping
+    assert isinstance(mapping, Entmax)
+    torch.testing.assert_close(
+        mapping.alpha, torch.full((2, 1, 1), 1.3, dtype=torch.float64), atol=1e-6, rtol=0
+    )
+    assert mapping.gamma == 0.5
+    fixed = MultiHeadAttention(4, 2, Entmax(1.3, gamma=0.5)).double()
+    fixed.load_state_dict(layer.state_dict(), strict=False)
+    x = torch.randn(2, 3, 4, dtype=torch.float64)
+    torch.testing.assert_close(layer(x), fixed(x), atol=1e-6, rtol=1e-6)
+
+    logit = torch.randn(2, dtype=torch.float64, requires_grad=True)
+
+    def run(logit: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, {"alpha_logit": logit}, (x,))
+
+    (gradient,) = torch.autograd.grad(run(logit).square().sum(), logit)
+    step = 1e-6
+    for head in range(2):
+        move = torch.zeros(2, dtype=torch.float64)
+        move[head] = step
+        higher, lower = run(logit + move).square().sum(), run(logit - move).square().sum()
+        torch.testing.assert_close(gradient[head], (higher - lower) / (2 * step), rtol=1e-4, atol=0)
+
+
+def test_dropout_is_for_training() -> None:
+    layer = MultiHeadAttention(4, 2, "entmax", dropout=0.5)
+    x = torch.randn(1, 3, 4)
+    assert not torch.equal(layer(x), layer(x))
+    layer.eval()
+    assert torch.equal(layer(x), layer(x))
+
+
+def test_without_bias() -> None:
+    layer = MultiHeadAttention(4, 2, bias=False)
+    assert sorted(layer.state_dict()) == ["key_value.weight", "output.weight", "query.weight"]
+    assert not layer(torch.zeros(1, 2, 4)).any()
+
+
+@pytest.mark.slow
+def test_compiles() -> None:
+    layer = MultiHeadAttention(8, 2, "entmax", learned_alpha=True)
+    x = torch.randn(2, 3, 8)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), layer(x))
+    compiled(x).sum().backward()
+    assert layer.alpha_logit is not None
+    assert layer.alpha_logit.grad is not None
+
+
+def test_errors_name_the_argument() -> None:
+    with pytest.raises(ValueError, match=r"`dim` must be a multiple of `heads` \(3\), got 8"):
+        MultiHeadAttention(8, 3)
+    with pytest.raises(ValueError, match="`heads` must be a positive int, got 0"):
+        MultiHeadAttention(8, 0)
+    with pytest.raises(ValueError, match="`learned_alpha` is for entmax, got sparsemax"):
+        MultiHeadAttention(8, 2, "sparsemax", learned_alpha=True)
+    with pytest.raises(ValueError, match="`alpha` must be between 1 and 2 to be learnt, got 2"):
+        MultiHeadAttention(8, 2, Entmax(2.0), learned_alpha=True)

@@ -1,0 +1,156 @@
+"""`fenchel predict` and `fenchel explain`: streams, formats, bad lines and exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fenchel import cli
+from fenchel.cli import _predict
+from fenchel.seq2seq import ModelConfig, Seq2Seq, save
+from fenchel.seq2seq._inflection import Inflection
+from fenchel.seq2seq._vocabulary import Characters
+
+LINES = "draw\tV;PST\nsing\tV;PST\nd\tV\n"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> list[Path]:
+    """Two folders of untrained models with the same vocabularies."""
+    torch.manual_seed(0)
+    source = Inflection(["english"], ["PST", "V"], list("adginrsw"))
+    folders = []
+    for place in range(2):
+        model = Seq2Seq(
+            ModelConfig(embedding=8, hidden=8, layers=1), source, Characters("adginrsw")
+        )
+        folders.append(tmp_path_factory.mktemp("models") / str(place))
+        save(model, folders[-1])
+    return folders
+
+
+def predict(monkeypatch, capsys, data: str | bytes, *words: object) -> tuple[int, list[str], str]:
+    """The exit code, the lines written, and the errors."""
+    raw = data.encode() if isinstance(data, str) else data
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
+    code = cli.main(["predict", *map(str, words), "--device", "cpu", "--max-length", "6"])
+    printed = capsys.readouterr()
+    return code, printed.out.splitlines(), printed.err
+
+
+def test_one_line_for_each_input(models, monkeypatch, capsys):
+    code, lines, errors = predict(monkeypatch, capsys, LINES, models[0])
+    assert (code, len(lines), errors) == (0, 3, "")
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_order_is_kept_in_batches_of_any_size(models, monkeypatch, capsys, size):
+    data = "".join(f"{'draw'[: 1 + k % 4]}\tV;PST\n" for k in range(11))
+    whole = predict(monkeypatch, capsys, data, models[0], "--json")[1]
+    parts = predict(monkeypatch, capsys, data, models[0], "--json", "--batch-size", size)[1]
+    texts = [[out["text"] for out in json.loads(line)["outputs"]] for line in whole]
+    assert [[out["text"] for out in json.loads(line)["outputs"]] for line in parts] == texts
+    assert [json.loads(line)["line"] for line in parts] == list(range(1, 12))
+
+
+def test_columns(models, monkeypatch, capsys):
+    words = ("--nbest", 3, "--certificate")
+    code, lines, _ = predict(monkeypatch, capsys, LINES, models[0], *words)
+    assert code == 0
+    for line in lines:
+        number, _, probability, certificate = line.split("\t")
+        assert number in {"1", "2", "3"}
+        assert 0 < float(probability) <= 1
+        assert certificate in {"complete", "exact", "none"}
+    assert {line.split("\t")[0] for line in lines} == {"1", "2", "3"}
+    assert len(lines) <= 9
+    one = predict(monkeypatch, capsys, LINES, models[0], "--certificate")[1]
+    assert [len(line.split("\t")) for line in one] == [3, 3, 3]
+
+
+def test_json_lines(models, monkeypatch, capsys):
+    words = ("--json", "--certificate", "--attention", "--nbest", 2)
+    code, lines, _ = predict(monkeypatch, capsys, LINES, models[0], *words)
+    assert code == 0
+    for line, text in zip(lines, LINES.splitlines(), strict=True):
+        record = json.loads(line)
+        assert record["input"] == text
+        assert {"exact", "complete", "mass", "bound", "limited"} <= record.keys()
+        for output in record["outputs"]:
+            rows = len(output["tokens"]) + 1
+            assert len(output["attention"]) == rows
+            assert len(output["attention"][0][0]) == len(record["source"])
+
+
+def test_bad_lines_are_reported_and_the_others_done(models, monkeypatch, capsys):
+    data = b"draw\tV;PST\nnonsense\n\xff\n\ndraw\tV;PST\n"
+    code, lines, errors = predict(monkeypatch, capsys, data, models[0])
+    assert code == 1
+    assert len(lines) == 5
+    assert lines[0] == lines[4]
+    assert lines[1:4] == ["", "", ""]
+    assert "line 2: expected a lemma and tags" in errors
+    assert "line 3: not UTF-8" in errors
+    assert "line 4: " in errors
+    assert "3 lines could not be read" in errors
+    records = predict(monkeypatch, capsys, data, models[0], "--json")[1]
+    assert [("error" in json.loads(line)) for line in records] == [False, True, True, True, False]
+
+
+def test_a_line_without_end_needs_no_memory(models, monkeypatch, capsys):
+    monkeypatch.setattr(_predict, "LONGEST", 100)
+    data = "d" * 1000 + "\tV\n" + "draw\tV;PST\n"
+    code, lines, errors = predict(monkeypatch, capsys, data, models[0])
+    assert code == 1
+    assert lines[0] == ""
+    assert len(lines) == 2
+    assert "line 1: longer than 100 bytes." in errors
+
+
+def test_no_input(models, monkeypatch, capsys):
+    assert predict(monkeypatch, capsys, "", models[0]) == (0, [], "")
+
+
+def test_several_models_are_an_ensemble(models, monkeypatch, capsys):
+    words = ("--json", "--certificate")
+    alone = predict(monkeypatch, capsys, LINES, models[0], *words)[1]
+    together = predict(monkeypatch, capsys, LINES, *models, *words)[1]
+    twice = predict(monkeypatch, capsys, LINES, models[0], models[0], *words)[1]
+    assert together != alone
+    for one, two in zip(alone, twice, strict=True):
+        first, second = json.loads(one), json.loads(two)
+        assert first["mass"] == pytest.approx(second["mass"], rel=1e-5)
+
+
+def test_models_with_other_vocabularies(models, monkeypatch, capsys, tmp_path):
+    letters = Characters("xyz")
+    save(Seq2Seq(ModelConfig(embedding=8, hidden=8, layers=1), letters, letters), tmp_path)
+    code, _, errors = predict(monkeypatch, capsys, LINES, models[0], tmp_path)
+    assert code == 1
+    assert "must share their source vocabulary" in errors
+
+
+def test_explain_writes_the_page(models, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    words = ["draw V;PST", "--reference", "drawn", "--html", str(page), "--max-length", "4"]
+    options = ["--limit", "30", "--ensemble", str(models[1])]
+    assert cli.main(["explain", str(models[0]), *words, *options]) == 0
+    assert "<!doctype html>" in page.read_text(encoding="utf-8")
+    assert f"The page is in {page}." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["draw"], "expected a lemma and tags, such as `draw V;PST`, got 'draw'"),
+        (["draw V;PST", "--html", "/no/where.html"], "the folder /no does not exist; create it"),
+    ],
+)
+def test_what_cannot_be_explained(models, words, message, capsys):
+    assert cli.main(["explain", str(models[0]), *words]) == 1
+    assert message in capsys.readouterr().err

@@ -1,0 +1,125 @@
+"""Models small enough to enumerate: tables of sparse probabilities that depend on the prefix."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from fenchel.seq2seq import Result
+from fenchel.seq2seq._vocabulary import BOS, EOS
+
+FIRST = 4
+"""The first token that is not special."""
+
+
+class Table:
+    """Random sparse distributions over the next token, one for each input and prefix.
+
+    Every prefix of `depth` tokens ends, unless `depth` is None.
+
+    Args:
+        seed: with the input's first token, of the distributions.
+        classes: size of the vocabulary.
+        depth: the most tokens.
+        support: the most tokens of nonzero probability, the end included.
+    """
+
+    def __init__(self, seed: int, classes: int = 8, depth: int | None = 4, support: int = 3):
+        self.seed, self.classes, self.depth, self.support = seed, classes, depth, support
+        self.steps: list[int] = []
+
+    def row(self, item: int, prefix: tuple[int, ...]) -> list[float]:
+        """The probabilities after a prefix: multiples of 1/64, so that they sum to one exactly."""
+        p = [0.0] * self.classes
+        if self.depth is not None and len(prefix) >= self.depth:
+            p[EOS] = 1.0
+            return p
+        draw = random.Random(repr((self.seed, item, prefix)))
+        size = draw.randint(1, self.support)
+        tokens = draw.sample([EOS, *range(FIRST, self.classes)], min(size, self.classes - FIRST))
+        ends = sorted(draw.sample(range(1, 64), len(tokens) - 1))
+        for token, low, high in zip(tokens, [0, *ends], [*ends, 64], strict=True):
+            p[token] = (high - low) / 64
+        return p
+
+    def everything(self, item: int) -> dict[tuple[int, ...], float]:
+        """Every output of nonzero probability, by brute force."""
+        found: dict[tuple[int, ...], float] = {}
+        stack: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
+        while stack:
+            prefix, p = stack.pop()
+            for token, q in enumerate(self.row(item, prefix)):
+                if q and token == EOS:
+                    found[prefix] = p * q
+                elif q:
+                    stack.append(((*prefix, token), p * q))
+        return found
+
+    def start(self, source: Tensor, lengths: Tensor) -> dict[str, Tensor]:
+        return {"item": source[:, 0], "prefix": source[:, :0]}
+
+    def step(self, state: dict[str, Tensor], tokens: Tensor):
+        self.steps.append(len(tokens))
+        prefix = state["prefix"]
+        if not (tokens == BOS).all():
+            prefix = torch.cat([prefix, tokens[:, None]], 1)
+        prefixes = [tuple(row) for row in prefix.tolist()]
+        pairs = zip(state["item"].tolist(), prefixes, strict=True)
+        rows = [self.row(item, each) for item, each in pairs]
+        scores = torch.tensor(rows, device=tokens.device)
+        attention = torch.full_like(scores[:, None, :3], prefix.shape[1])
+        return scores, attention, {"item": state["item"], "prefix": prefix}
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        return scores
+
+
+class Mean:
+    """The distributions of an ensemble of tables, by brute force."""
+
+    def __init__(self, tables: list[Table]) -> None:
+        self.tables = tables
+
+    def row(self, item: int, prefix: tuple[int, ...]) -> list[float]:
+        columns = zip(*(table.row(item, prefix) for table in self.tables), strict=True)
+        return [math.fsum(column) / len(self.tables) for column in columns]
+
+    everything = Table.everything
+
+
+def inputs(*items: int) -> tuple[Tensor, Tensor]:
+    """A batch whose first tokens are these."""
+    source = torch.tensor([[item, 5, 6] for item in items])
+    return source, torch.full((len(items),), 3)
+
+
+def check_claims(result: Result, truth: dict[tuple[int, ...], float], max_length: int) -> None:
+    """Nothing that a result says is false."""
+    finished = [each for each in result.hypotheses if each.finished]
+    logs = [each.log_probability for each in result.hypotheses]
+    assert logs == sorted(logs, reverse=True)
+    assert len({each.tokens for each in result.hypotheses}) == len(result.hypotheses)
+    for each in finished:
+        assert each.probability == pytest.approx(truth[each.tokens], rel=1e-9)
+        assert each.probability == pytest.approx(math.prod(each.probabilities), rel=1e-9)
+        assert len(each.probabilities) == len(each.tokens) + 1
+        assert len(each.tokens) <= max_length
+    returned = {each.tokens for each in finished}
+    others = [p for tokens, p in truth.items() if tokens not in returned]
+    assert max(others, default=0.0) <= result.bound * (1 + 1e-9)
+    assert result.mass == pytest.approx(sum(truth[tokens] for tokens in returned), abs=1e-9)
+    if result.exact:
+        assert result.hypotheses[0].probability >= max(truth.values()) * (1 - 1e-12)
+    if result.complete:
+        assert returned == truth.keys()
+        assert result.mass == pytest.approx(1, abs=1e-9)
+        assert result.exact
+        assert result.bound == 0
+    if result.limited:
+        assert not result.exact
+        assert not result.complete
+        assert max(map(len, truth)) > max_length

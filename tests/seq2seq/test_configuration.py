@@ -1,0 +1,134 @@
+"""Configurations: what they accept, and what they say of what they do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import fenchel
+from fenchel.seq2seq import Config, MappingConfig, ModelConfig
+from fenchel.seq2seq import _configuration as configuration
+from fenchel.seq2seq._configuration import ConfigError
+
+INFLECTION = configuration.example("inflection")
+
+
+@pytest.mark.parametrize("name", configuration.EXAMPLES)
+def test_examples_can_be_used(name: str) -> None:
+    assert configuration.parse(configuration.example(name)).data.task == name
+
+
+def test_the_inflection_example_holds_every_default() -> None:
+    data = {"task": "inflection", "train": ["a"], "validation": ["b"]}
+    default, shown = Config.model_validate({"data": data}), configuration.parse(INFLECTION)
+    assert (shown.model, shown.training, shown.search) == (
+        default.model,
+        default.training,
+        default.search,
+    )
+    files = {"train", "validation"}
+    assert shown.data.model_dump(exclude=files) == default.data.model_dump(exclude=files)
+
+
+@pytest.mark.parametrize("name", configuration.EXAMPLES)
+def test_examples_name_every_key(name: str) -> None:
+    values = yaml.safe_load(configuration.example(name))
+    for section, field in Config.model_fields.items():
+        known = set(field.annotation.model_fields)  # type: ignore[union-attr]
+        other = {"tokens", "shared_vocabulary"} if name == "inflection" else {"language"}
+        assert set(values[section]) | other >= known
+        assert set(values[section]) <= known
+
+
+def test_unknown_examples_are_refused() -> None:
+    with pytest.raises(ValueError, match="must be one of inflection, translation, summariz"):
+        configuration.example("poetry")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.laiers=1", "model.laiers: there is no such key; did you mean layers?"),
+        ("model.xyz=1", "The keys here are architecture, attention, dropout"),
+        ("model.architecture=rnn", "must be 'lstm' or 'transformer', got 'rnn'"),
+        ("model.hidden='300'", "model.hidden: must be an integer, got '300'"),
+        ("model.hidden=2.5", "model.hidden: must be an integer, got 2.5"),
+        ("model.hidden=301", "must be even"),
+        ("model.dropout=1.5", "model.dropout: must be less than 1, got 1.5"),
+        ("model.attention=hardmax", "must be one of entmax, .*sparsemax, got 'hardmax'"),
+        ("model.attention.alpha=0.5", "`alpha` must be at least 1, got 0.5"),
+        ("model.attention.beta=1", "entmax has no option `beta`; it takes alpha, gamma"),
+        ("model.attention.alpha=x", "model.attention.alpha: must be a number, got 'x'"),
+        ("model.output=ksubset", "must be a mapping that sums to one; ksubset does not"),
+        ("model.output.learned_alpha=true", "is for the attention"),
+        ("model.attention={mapping: softmax, learned_alpha: true}", "is for entmax"),
+        ("training.batch_size=0", "training.batch_size: must be greater than 0, got 0"),
+        ("training.learning_rate=.nan", "training.learning_rate: must be"),
+        ("training.device=tpu", "must be 'auto', 'cpu' or 'cuda', got 'tpu'"),
+        ("data.task=translation", "`train` must be `source` and `target` for translation"),
+        ("data.train=[]", "`train` must name at least one file"),
+        ("data.train={source: a, tarket: b}", "did you mean target?"),
+        ("training=3", "training: must be"),
+        ("surplus.key=1", "The keys here are data, model, search, training"),
+        ("model", "an override is `section.key=value`, got 'model'"),
+        ("model.layers.x=1", "goes into 'layers', which is 2"),
+        ("model.layers=[", "is not YAML"),
+    ],
+)
+def test_errors_say_what_could_stand_there(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        configuration.parse(INFLECTION, [override])
+
+
+def test_all_errors_come_at_once() -> None:
+    with pytest.raises(ConfigError) as error:
+        configuration.parse(INFLECTION, ["model.layers=0", "training.seed=x"])
+    assert "model.layers" in str(error.value)
+    assert "training.seed" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: {}\nmodel: {}\n", "the key 'model' stands twice"),
+        ("1: 2", "the key 1 is not a word"),
+        ("[1, 2]", "must hold the sections model, data, training, search"),
+        ("model: {}", "data: this key must be given"),
+        ("a: !!python/object/apply:os.getcwd []", "is not YAML"),
+    ],
+)
+def test_other_texts_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        configuration.parse(text)
+
+
+def test_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(INFLECTION, encoding="utf-8")
+    found = configuration.load_config(
+        path, ["training.learning_rate=1e-3", "model.attention=softmax"]
+    )
+    assert found.training.learning_rate == 0.001
+    assert isinstance(found.model.attention.build(), fenchel.Softmax)
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        configuration.load_config(path)
+
+
+def test_mappings_are_built_with_their_options() -> None:
+    config = MappingConfig.model_validate({"mapping": "fusedmax", "lam": 0.3, "gamma": 2})
+    mapping = config.build()
+    assert isinstance(mapping, fenchel.Fusedmax)
+    assert (mapping.lam, mapping.gamma) == (0.3, 2.0)
+    assert MappingConfig.model_validate(config.model_dump()) == config
+
+
+def test_feedforward_follows_hidden() -> None:
+    assert ModelConfig(hidden=128).feedforward == 512
+    assert ModelConfig(hidden=128, feedforward=100).feedforward == 100
+    with pytest.raises(ValueError, match=r"must be a multiple of `heads` \(4\), got 30"):
+        ModelConfig(architecture="transformer", hidden=30)
+    with pytest.raises(ValueError, match="`tie_embeddings` needs `embedding` equal to `hidden`"):
+        ModelConfig(hidden=128, tie_embeddings=True)

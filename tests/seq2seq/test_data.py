@@ -1,0 +1,130 @@
+"""Readers: what they yield, and what they report, with file and line."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from fenchel.seq2seq import _data
+from fenchel.seq2seq._config import ParallelFiles
+from fenchel.seq2seq._data import DataError, Malformed, covered, inflections, parallel
+
+
+def inflection_file(folder: Path, content: bytes) -> str:
+    path = folder / "english-train-low"
+    path.write_bytes(content)
+    return str(path)
+
+
+def test_inflections(tmp_path: Path) -> None:
+    content = "\ufeffdraw\tdrew\tV;PST\r\n\nzum Baum\tzum Baume\tN;DAT".encode()
+    path = inflection_file(tmp_path, content)
+    malformed = Malformed()
+    found = list(inflections([path], malformed))
+    assert found == [("draw\tV;PST\tenglish", "drew"), ("zum Baum\tN;DAT\tenglish", "zum Baume")]
+    assert malformed.count == 0
+    assert next(inflections([path], malformed, "dutch"))[0] == "draw\tV;PST\tdutch"
+
+
+def test_malformed_lines_are_reported_with_file_and_line(tmp_path: Path) -> None:
+    content = b"a\tb\tV\nno tabs\n\xff\tb\tV\n\tb\tV\nc\td\tV\n"
+    path = inflection_file(tmp_path, content)
+    malformed = Malformed()
+    assert [form for _, form in inflections([path], malformed)] == ["b", "d"]
+    assert malformed.count == 3
+    assert malformed.first == [
+        f"{path}, line 2: expected 3 columns (lemma, form, tags), got 1",
+        f"{path}, line 3: not UTF-8 at byte 1",
+        f"{path}, line 4: a column is empty",
+    ]
+    with pytest.raises(DataError, match=r"line 2: expected 3 columns .* got 1\."):
+        list(inflections([path], Malformed(skip=False)))
+
+
+def test_many_malformed_lines_are_counted(tmp_path: Path) -> None:
+    malformed = Malformed()
+    assert not list(inflections([inflection_file(tmp_path, b"x\n" * 25)], malformed))
+    assert malformed.count == 25
+    assert "skipped 25 malformed lines" in str(malformed)
+    assert "and 15 more" in str(malformed)
+
+
+def test_endless_lines_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_data, "LONGEST_LINE", 10)
+    malformed = Malformed()
+    path = inflection_file(tmp_path, b"a\tb\tV\n" + b"x" * 95 + b"\nc\td\tV\n")
+    assert [form for _, form in inflections([path], malformed)] == ["b", "d"]
+    assert malformed.first == [f"{path}, line 2: longer than 10 bytes"]
+
+
+def test_covered_files_have_two_columns(tmp_path: Path) -> None:
+    malformed = Malformed()
+    path = inflection_file(tmp_path, b"draw\tV;PST\ndraw\tdrew\tV\n")
+    assert list(covered(path, malformed)) == ["draw\tV;PST\tenglish"]
+    assert malformed.count == 1
+
+
+def test_patterns_name_files(tmp_path: Path) -> None:
+    for name in ("b-dev", "a-dev", "a-train"):
+        (tmp_path / name).touch()
+    found = _data.expand([str(tmp_path / "*-dev"), str(tmp_path / "a-train")])
+    assert [Path(path).name for path in found] == ["a-dev", "b-dev", "a-train"]
+    with pytest.raises(FileNotFoundError, match="no file is named like"):
+        _data.expand([str(tmp_path / "*.txt")])
+
+
+@pytest.mark.parametrize(
+    ("name", "language"),
+    [
+        ("old-church-slavonic-train-medium", "old-church-slavonic"),
+        ("french-covered-test", "french"),
+        ("x/english.train.tsv", "english"),
+        ("norwegian-nynorsk-dev", "norwegian-nynorsk"),
+    ],
+)
+def test_files_are_named_after_their_language(name: str, language: str) -> None:
+    assert _data.language_of(name) == language
+
+
+def texts(folder: Path, source: bytes, target: bytes, *, compress: bool = False) -> ParallelFiles:
+    pack = gzip.compress if compress else bytes
+    (folder / "source").write_bytes(pack(source))
+    (folder / "target").write_bytes(pack(target))
+    return ParallelFiles(source=str(folder / "source"), target=str(folder / "target"))
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_parallel_text(tmp_path: Path, compress: bool) -> None:
+    files = texts(
+        tmp_path, b"eins\n\nzwei \n\xff\nvier\n", b"one\n\ntwo\nthree\n\n", compress=compress
+    )
+    malformed = Malformed()
+    assert list(parallel([files], malformed)) == [("eins", "one"), ("zwei", "two")]
+    assert malformed.first == [
+        f"{files.source}, line 4: not UTF-8 at byte 1",
+        f"{files.target}, line 5: empty, while the other side is not",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (b"a\nb\n", b"a\n", "target ends before line 2 of .*source"),
+        (b"a\n", b"a\nb\n", "source ends before line 2 of .*target"),
+    ],
+)
+def test_files_of_unequal_lengths_are_refused(
+    tmp_path: Path, source: bytes, target: bytes, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        list(parallel([texts(tmp_path, source, target)], Malformed()))
+
+
+def test_damaged_compression_is_an_error(tmp_path: Path) -> None:
+    files = texts(tmp_path, b"a\n" * 9999, b"b\n" * 9999, compress=True)
+    whole = Path(files.source).read_bytes()
+    Path(files.source).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="source is damaged after line"):
+        list(parallel([files], Malformed()))

@@ -1,0 +1,78 @@
+"""Evaluation agrees with decoding by hand, in any order and batch size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import inflected
+from fenchel import seq2seq
+from fenchel.seq2seq._data import Malformed, inflections
+from fenchel.seq2seq._evaluation import best_texts, decode, evaluate
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("evaluation")
+    inflected.write(folder)
+    torch.manual_seed(0)
+    plan = {"epochs": 8, "patience": 3}
+    seq2seq.train(inflected.config(folder, model={"hidden": 32}, training=plan))
+    return folder
+
+
+def pairs(folder: Path) -> list[tuple[str, str]]:
+    return list(inflections([str(folder / "verbs-dev")], Malformed()))
+
+
+def test_greedy_accuracy_is_that_of_validation(folder: Path) -> None:
+    model = seq2seq.load(folder / "model")
+    found = evaluate([model], pairs(folder), "inflection", method="greedy")
+    summary = seq2seq.train(
+        inflected.config(folder, model={"hidden": 32}, training={"epochs": 8, "patience": 3})
+    )
+    assert found.scores["accuracy"] == pytest.approx(100 * summary.metrics.accuracy)
+    for name in ("attention_nonzeros", "output_nonzeros"):
+        assert found.sparsity[name] == pytest.approx(getattr(summary.metrics, name))
+
+
+def test_results_are_in_order(folder: Path) -> None:
+    model = seq2seq.load(folder / "model")
+    texts = [source for source, _ in pairs(folder)]
+    one = best_texts(model, decode([model], texts, batch_size=5))
+    assert one == best_texts(model, decode([model], texts))
+    assert one[3] == best_texts(model, decode([model], texts[3:4]))[0]
+
+
+def test_shares_are_those_of_the_results(folder: Path) -> None:
+    model = seq2seq.load(folder / "model")
+    found = evaluate([model, model], pairs(folder), "inflection")
+    results = decode([model], [source for source, _ in pairs(folder)])
+    shares = {
+        "exact": [result.exact for result in results],
+        "complete": [result.complete for result in results],
+        "single_hypothesis": [r.complete and len(r.hypotheses) == 1 for r in results],
+    }
+    for name, each in shares.items():
+        assert found.sparsity[name] == pytest.approx(100 * sum(each) / len(each))
+    assert found.pairs == 32
+    assert found.to_json()["languages"].keys() == {"verbs"}
+
+
+def test_languages_count_the_same(folder: Path) -> None:
+    model = seq2seq.load(folder / "model")
+    known = [(source, out) for source, out in pairs(folder)][:4]
+    outputs = best_texts(model, decode([model], [source for source, _ in known]))
+    right = [(source, output) for (source, _), output in zip(known, outputs, strict=True)]
+    wrong = (right[0][0].replace("verbs", "other"), "?")
+    found = evaluate([model], [*right, wrong], "inflection")
+    assert found.languages["verbs"]["accuracy"] == 100.0
+    assert found.languages["other"]["accuracy"] == 0.0
+    assert found.scores["accuracy"] == 50.0
+
+
+def test_nothing_cannot_be_evaluated(folder: Path) -> None:
+    with pytest.raises(ValueError, match="there is no pair to evaluate"):
+        evaluate([seq2seq.load(folder / "model")], [], "inflection")

@@ -1,0 +1,253 @@
+"""The page of an explanation, in a real browser: what it shows, and that keys lead through it."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from browser import Browser
+from fenchel.seq2seq import Explanation, Hypothesis, Node, Position, Result
+from fenchel.seq2seq._explain import _tree
+from fenchel.seq2seq._page import percent, verdict
+
+NASTY = '<img src=x onerror="document.title=1">&\'"'
+
+
+def example(
+    outputs: dict[str, float], source: str = "draw", heads: int = 1, **flags: bool
+) -> Explanation:
+    """An explanation of outputs with these probabilities, chosen by their last letters."""
+    hypotheses, targets, attention = [], [], []
+    for text, p in outputs.items():
+        steps = len(text) + 1
+        weights = torch.zeros(steps, heads, len(source) + 2)
+        for step in range(steps):
+            weights[step, :, min(step, len(source) - 1) + 2] = 1
+        weights[-1, 0] = 0
+        weights[-1, 0, :2] = torch.tensor([0.25, 0.75])
+        chain = (*[1.0] * (steps - 2), p, 1.0)
+        tokens = tuple(ord(letter) for letter in text)
+        hypotheses.append(Hypothesis(tokens, math.log(p), chain, True, weights))
+        targets.append((*text, "end"))
+        attention.append(weights)
+    result = Result(hypotheses, True, flags.get("complete", True), 0.0, False)
+    reference = (
+        Position("d", 1.0, (("d", 1.0),)),
+        Position("r", 1.0, (("r", 1.0),)),
+        Position("x", 0.0, (("a", 0.6), ("o", 0.4))),
+        Position("end", 0.2, (("n", 0.8), ("end", 0.2)), 3),
+    )
+    return Explanation(
+        f"{source} V;{NASTY}",
+        ("V", NASTY, *source),
+        result,
+        tuple(outputs),
+        tuple(targets),
+        _tree(hypotheses, targets),
+        reference,
+        "drx",
+        tuple(attention),
+    )
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with Browser() as window:
+        yield window
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    path = tmp_path / "page.html"
+    path.write_text(example({"drawn": 0.7, "drawed": 0.3}).html(), encoding="utf-8")
+    return path
+
+
+def test_the_page_asks_for_nothing_from_elsewhere(page, browser):
+    text = page.read_text(encoding="utf-8")
+    assert not re.search(r"(https?:)?//\w|@import|url\(|<link|<script src|<iframe", text)
+    browser.open(page)
+    assert browser.run("return performance.getEntriesByType('resource').length") == 0
+    assert browser.messages() == []
+
+
+def test_user_text_is_text(page, browser):
+    browser.open(page)
+    assert browser.run("return document.images.length") == 0
+    assert browser.run("return document.querySelector('h1').textContent") == f"draw V;{NASTY}"
+    assert browser.run("return document.title") == f"draw V;{NASTY} – fenchel explain"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [320, 375, 768, 1100])
+def test_no_width_scrolls_sideways(page, browser, width, dark):
+    browser.open(page, width, dark=dark)
+    wide, room = browser.run(
+        "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    )
+    assert (wide, room) == (width, width)
+
+
+def test_long_inputs_and_many_outputs_fit_a_phone(tmp_path, browser):
+    outputs = {f"{'un' * k}believable{k % 3}": 1 / 12 for k in range(12)}
+    path = tmp_path / "page.html"
+    path.write_text(example(outputs, source="unbelievable" * 3).html(), encoding="utf-8")
+    browser.open(path, 375)
+    assert browser.run("return document.documentElement.scrollWidth") == 375
+
+
+def test_dark_and_light_differ_and_can_be_read(page, browser):
+    colours = []
+    for dark in (False, True):
+        browser.open(page, dark=dark)
+        colours.append(
+            browser.run(
+                "const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]"
+            )
+        )
+    assert colours[0] != colours[1]
+    for ink, paper in colours:
+        assert contrast(ink, paper) > 7
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's contrast ratio of two colours."""
+
+    def light(colour: str) -> float:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((light(one), light(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_arrows_lead_through_the_tree_and_choose_the_attention(page, browser):
+    browser.open(page)
+    shown = "return [...document.querySelectorAll('.map:not([hidden])')].map(m => m.dataset.map)"
+    assert browser.run(shown) == ["0"]
+    browser.press("Tab")
+    assert browser.focused() == "d r a w, 100%"
+    browser.press("ArrowRight")
+    assert browser.focused() == "drawn: 70.0%"
+    browser.press("ArrowDown")
+    assert browser.focused() == "drawed: 30.0%"
+    assert browser.run(shown) == ["1"]
+    assert browser.run("return document.getElementById('status').textContent") == "drawed: 30.0%"
+    chosen = "return document.querySelector('[aria-selected=true]').getAttribute('aria-label')"
+    assert browser.run(chosen) == "drawed: 30.0%"
+    browser.press("ArrowLeft")
+    assert browser.focused() == "d r a w, 100%"
+    browser.press("End")
+    assert browser.focused() == "drawed: 30.0%"
+    browser.press("Home")
+    assert browser.focused() == "d r a w, 100%"
+
+
+def test_focus_can_be_seen(page, browser):
+    browser.open(page)
+    for stop in range(3):
+        browser.press("Tab")
+        mark = browser.run(
+            "const e = document.activeElement; const t = e.querySelector(':scope > .item') || e;"
+            "const s = getComputedStyle(t); return [s.outlineStyle, s.outlineWidth]"
+        )
+        assert mark == ["solid", "3px"], stop
+
+
+def test_arrows_lead_through_the_attention(page, browser):
+    browser.open(page)
+    browser.press("Tab", "Tab")
+    assert browser.focused() == "d looks at V: 0%"
+    browser.press("ArrowRight", "ArrowRight")
+    assert browser.focused() == "d looks at d: 100%"
+    browser.press("ArrowDown", "End")
+    assert browser.focused() == "r looks at w: 0%"
+    browser.press("ArrowRight")
+    assert browser.focused() == "r looks at w: 0%"
+
+
+def test_exact_zeros_are_blank(page, browser):
+    browser.open(page)
+    cells = browser.run(
+        "return [...document.querySelectorAll('.map:not([hidden]) tbody td')]"
+        ".map(c => [c.getAttribute('aria-label'), c.textContent, c.classList.contains('on')])"
+    )
+    assert len(cells) == 6 * 6
+    for label, text, on in cells:
+        zero = label.endswith(": 0%")
+        assert on is not zero
+        assert bool(text) is not zero
+
+
+def test_arrows_lead_through_the_reference(page, browser):
+    browser.open(page)
+    browser.press("Tab", "Tab", "Tab")
+    assert browser.focused() == "position 1, d: d 100%"
+    browser.press("ArrowRight", "ArrowRight")
+    assert browser.focused() == "position 3, x: a 60.0%, o 40.0%"
+    never = browser.run("return document.querySelector('.never').textContent")
+    assert never == "x0%"
+    assert "and 3 more" in browser.run("return document.querySelector('.forced').textContent")
+    joined = browser.run("return document.querySelectorAll('.joined').length")
+    assert joined == 1
+
+
+def test_one_of_several_heads_can_be_chosen(tmp_path, browser):
+    path = tmp_path / "page.html"
+    path.write_text(example({"drawn": 1.0}, heads=2).html(), encoding="utf-8")
+    browser.open(path)
+    last = "[...document.querySelectorAll('.map tbody tr:last-child td')]"
+    values = f"return {last}.map(c => c.textContent)"
+    assert browser.run(values) == ["12", "38", "", "", "", "50"]
+    choose = (
+        "const h = document.getElementById('head'); h.value = arguments[0];"
+        "h.dispatchEvent(new Event('change'))"
+    )
+    browser.run(choose, "0")
+    assert browser.run(values) == ["25", "75", "", "", "", ""]
+    browser.run(choose, "1")
+    assert browser.run(values) == ["", "", "", "", "", "100"]
+
+
+def test_every_part_has_a_role_and_a_name(page, browser):
+    browser.open(page)
+    for role in ("tree", "treeitem", "grid", "listbox", "option", "status"):
+        assert browser.run(
+            "return document.querySelectorAll(`[role=${arguments[0]}]`).length", role
+        )
+    unnamed = browser.run(
+        "return [...document.querySelectorAll('[tabindex]')]"
+        ".filter(e => !e.getAttribute('aria-label')).length"
+    )
+    assert unnamed == 0
+    assert browser.run("return document.documentElement.lang") == "en"
+
+
+def test_the_verdict_says_what_is_certified():
+    many = {"drawn": 0.7, "drawed": 0.3}
+    assert verdict(example({"drawn": 1.0})).startswith("The model is certain: every other output")
+    assert verdict(example(many)).startswith("The model considers exactly 2 outputs; every other")
+    some = {"drawn": 0.6, "drawed": 0.3}
+    assert verdict(example(some, complete=False)) == (
+        "2 outputs found; all others together have 10.0%, and none of them is more probable than "
+        "the first."
+    )
+
+
+def test_what_is_missing_is_in_the_tree():
+    tree = example({"drawn": 0.6, "drawed": 0.3}, complete=False).tree
+    (root,) = tree.children
+    assert root.tokens == tuple("draw")
+    assert [child.tokens for child in root.children] == [("n", "end"), ("e", "d", "end")]
+    assert root.rest == pytest.approx(0.1)
+    assert Node((), 1.0, 1.0, (Node(("a",), 1.0, 1.0, hypothesis=0),)).rest == 0
+
+
+def test_percentages_are_zero_and_one_only_exactly():
+    assert percent(0.9999) == ">99.9%"
+    assert percent(0.0001) == "<0.1%"

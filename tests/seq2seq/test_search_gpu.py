@@ -1,0 +1,43 @@
+"""Search on a GPU claims nothing false, and finds what it finds on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tables import Table, check_claims, inputs
+
+from fenchel.seq2seq import ModelConfig, Seq2Seq, search
+from fenchel.seq2seq._vocabulary import Characters
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam", "exhaustive"])
+def test_tables(method):
+    source, lengths = inputs(*range(40))
+    table = Table(3)
+    results = search(table, source.cuda(), lengths.cuda(), method=method, attention=True)
+    for item, result in enumerate(results):
+        check_claims(result, table.everything(item), 100)
+        assert result.complete or method != "exhaustive"
+        for each in result.hypotheses:
+            steps = torch.arange(len(each.tokens) + 1.0, device="cuda")
+            torch.testing.assert_close(each.attention, steps[:, None, None].expand(-1, 1, 3))
+
+
+@pytest.mark.parametrize("architecture", ["lstm", "transformer"])
+def test_models(architecture):
+    letters = Characters("abcdefgh")
+    config = ModelConfig(architecture=architecture, embedding=16, hidden=16, layers=1)
+    model = Seq2Seq(config, letters, letters).eval()
+    with torch.no_grad():  # far from uniform, so that little is possible
+        for parameter in model.parameters():
+            parameter.mul_(4)
+    source = torch.randint(4, letters.size, (20, 7))
+    lengths = torch.randint(1, 8, (20,))
+    here = search(model, source, lengths, beam=4, max_length=12)
+    there = search(model.cuda(), source.cuda(), lengths.cuda(), beam=4, max_length=12)
+    for one, other in zip(here, there, strict=True):
+        assert one.hypotheses[0].tokens == other.hypotheses[0].tokens
+        assert other.mass == pytest.approx(one.mass, rel=1e-3, abs=1e-6)
+        assert (one.exact, one.limited) == (other.exact, other.limited)

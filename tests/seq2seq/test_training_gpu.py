@@ -1,0 +1,47 @@
+"""Training on a GPU: recorded steps are the steps, and a stopped training goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import inflected
+from fenchel import seq2seq
+from fenchel.seq2seq import Listener
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+class Losses(Listener):
+    def __init__(self) -> None:
+        self.heard: list[float] = []
+
+    def stepped(self, progress: object, loss: float, rate: float) -> None:
+        self.heard.append(loss)
+
+
+def losses(folder: Path, name: str, **training: object) -> list[float]:
+    listener = Losses()
+    plan = {"device": "cuda", "epochs": 4, **training}
+    settings = inflected.config(folder, name, model={"dropout": 0.0}, training=plan)
+    seq2seq.train(settings, listener)
+    return listener.heard
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+def test_recorded_steps_are_the_steps(tmp_path: Path, precision: str) -> None:
+    inflected.write(tmp_path)
+    plain = losses(tmp_path, "plain", precision=precision)
+    recorded = losses(tmp_path, "recorded", precision=precision, cuda_graphs=True)
+    assert recorded == pytest.approx(plain, rel=1e-3 if precision == "float32" else 0.05)
+    assert plain[-1] < plain[0]
+
+
+def test_a_stopped_training_goes_on(tmp_path: Path) -> None:
+    inflected.write(tmp_path)
+    whole = losses(tmp_path, "whole", cuda_graphs=True)
+    first = losses(tmp_path, "parts", cuda_graphs=True, steps=20)
+    rest = losses(tmp_path, "parts", cuda_graphs=True)
+    assert [*first, *rest] == pytest.approx(whole, rel=1e-3)
