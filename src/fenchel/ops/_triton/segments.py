@@ -353,8 +353,8 @@ def solve_tiles(p_scores, p_order, p_y, scratch, floor, slope, down, up, bound, 
 
 
 def padded(scores: Tensor) -> Tensor:
-    """With deleted entries up to a multiple of 16: a thread then reads and scans four at once, which
-    on short rows would not pay for the copies."""
+    """With deleted entries up to a multiple of 16: a thread then reads and scans four at once. On
+    short rows that would not pay for the copies."""
     rest = -scores.shape[-1] % 16 if scores.shape[-1] > 256 else 0
     return torch.nn.functional.pad(scores, (0, rest), value=-torch.inf) if rest else scores
 
