@@ -1,0 +1,150 @@
+// SparseMAP of one instance by the active set method: the quadratic program
+//   max over the weights y of ⟨scores, u⟩ + ⟨additional, v⟩ − ½‖u‖²,  u = My, v = Ny,
+// whose columns, the structures, come from a MAP oracle one by one.
+#pragma once
+
+#include <cmath>
+
+#include "support.hpp"
+
+namespace fenchel {
+
+struct Limits {
+  double gap;
+  int64_t iterations;
+};
+
+struct Outcome {
+  double gap = 0;
+  int64_t iterations = 0;
+  bool converged = false;
+};
+
+// An oracle with the scores of one instance. If `regularize`, v counts in the norm as u does.
+template <class Oracle>
+class Instance {
+ public:
+  void set(Oracle* oracle, const double* scores, const double* additional, bool regularize) {
+    oracle_ = oracle, scores_ = scores, additional_ = additional, regularize_ = regularize;
+    positions_ = oracle->positions();
+    extras_ = oracle->extras() ? positions_ + 1 : 0;
+    parts_ = oracle->parts();
+    const int64_t u = parts_ + (regularize ? oracle->extras() : 0);
+    marginals_.resize(u), residual_.resize(u);
+    code_.resize(positions_), base_.resize(positions_ + extras_);
+    support.start(positions_ + (regularize ? extras_ : 0), positions_ + (regularize ? 0 : extras_));
+    magnitude_ = 0;
+  }
+
+  // Makes the best structure for scores less marginals the next one of the support.
+  void find_next() {
+    const double* additional = regularize_ ? residual_.data() + parts_ : additional_;
+    oracle_->argmax(residual_.data(), additional, code_.data());
+    fill_next();
+  }
+
+  void fill_next() {
+    int32_t *parts = support.next(), *others = support.next_others();
+    std::copy(code_.begin(), code_.end(), others);
+    for (int64_t i = 0; i < positions_; ++i) parts[i] = oracle_->part(static_cast<int>(i), code_[i]);
+    if (!extras_) return;
+    int32_t* extras = (regularize_ ? parts : others) + positions_;
+    const int32_t shift = regularize_ ? static_cast<int32_t>(parts_) : 0;
+    std::fill(extras, extras + extras_, -1);
+    oracle_->for_each_extra(code_.data(), [&](int32_t index) { *extras++ = index + shift; });
+  }
+
+  // The score of the next structure less that of the first, added up by position: what they share
+  // cancels before it is rounded.
+  double score_next(bool first) {
+    double score = 0;
+    const auto add = [&](int64_t i, double value) {
+      if (first) base_[i] = value, magnitude_ += std::abs(value);
+      score += value - base_[i];
+    };
+    const int32_t *parts = support.next(), *others = support.next_others();
+    for (int64_t i = 0; i < positions_; ++i) add(i, parts[i] < 0 ? 0 : scores_[parts[i]]);
+    const int32_t* extras = (regularize_ ? parts : others) + positions_;
+    const int32_t shift = regularize_ ? static_cast<int32_t>(parts_) : 0;
+    for (int64_t i = 0; i < extras_; ++i)
+      add(positions_ + i, extras[i] < 0 ? 0 : additional_[extras[i] - shift]);
+    return score;
+  }
+
+  // How many marginals the next structure's parts have together.
+  double overlap_next() {
+    const int32_t* parts = support.next();
+    const int64_t count = positions_ + (regularize_ ? extras_ : 0);
+    double sum = 0;
+    for (int64_t i = 0; i < count; ++i) sum += parts[i] < 0 ? 0 : marginals_[parts[i]];
+    return sum;
+  }
+
+  void update_marginals() {
+    std::fill(marginals_.begin(), marginals_.end(), 0.0);
+    support.add_marginals(marginals_.data());
+    for (int64_t i = 0; i < parts_; ++i) residual_[i] = scores_[i] - marginals_[i];
+    for (size_t i = parts_; i < marginals_.size(); ++i)
+      residual_[i] = additional_[i - parts_] - marginals_[i];
+  }
+
+  // ⟨scores − marginals, marginals⟩, on the scale of `score_next`.
+  double level() const {
+    return support.mean_score() - dot(marginals_.data(), marginals_.data(), marginals_.size());
+  }
+
+  // What of a gap may be rounding.
+  double rounding() const {
+    return 64 * std::numeric_limits<double>::epsilon() * (positions_ + magnitude_);
+  }
+
+  const std::vector<double>& marginals() const { return marginals_; }
+
+  Support support;
+
+ private:
+  Oracle* oracle_ = nullptr;
+  const double *scores_ = nullptr, *additional_ = nullptr;
+  bool regularize_ = false;
+  int64_t positions_ = 0, extras_ = 0, parts_ = 0;
+  double magnitude_ = 0;
+  std::vector<double> marginals_, residual_, base_;
+  std::vector<int32_t> code_;
+};
+
+// Each round adds the structure that violates optimality most and gives all their best weights. The
+// objective grows in each, so none repeats and the rounds end; where rounding stops the growth, one
+// fresh factorization is tried.
+template <class Oracle>
+Outcome active_set(Instance<Oracle>& instance, Limits limits) {
+  Support& support = instance.support;
+  Outcome outcome;
+  double best = -std::numeric_limits<double>::infinity();
+  bool fresh = false;
+  for (;;) {
+    const double tau = support.optimize();
+    const double value = (support.mean_score() + tau) / 2;
+    instance.update_marginals();
+    instance.find_next();
+    ++outcome.iterations;
+    const double score = instance.score_next(false), overlap = instance.overlap_next();
+    const double enough = std::max(limits.gap, instance.rounding());
+    const bool known = support.meet_next() >= 0;
+    if (score - overlap - tau <= enough || known || !(value > best)) {
+      outcome.gap = std::max(score - overlap - instance.level(), 0.0);
+      outcome.converged = outcome.gap <= enough;
+      if (outcome.converged || fresh) return outcome;
+      support.refactor();
+      fresh = true;
+    } else {
+      if (outcome.iterations == limits.iterations) {
+        outcome.gap = score - overlap - instance.level();
+        return outcome;
+      }
+      best = value, fresh = false;
+      support.add_next(score, 0);
+    }
+  }
+}
+
+}  // namespace fenchel
