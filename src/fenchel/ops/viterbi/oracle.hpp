@@ -12,8 +12,6 @@ class Viterbi : public Grid {
       : Grid(length, tags), width_(static_cast<int>(padded<double>(tags))), shared_(shared) {
     best_.resize(static_cast<int64_t>(length) * width_);
     transitions_.resize(static_cast<int64_t>(pairs()) * tags * width_);
-    column_.resize(width_);
-    for (int a = 0; a < width_; ++a) column_[a] = kNone;
   }
 
   void resize(const int64_t* lengths) { rows_ = lengths ? static_cast<int>(lengths[0]) : full_rows_; }
@@ -36,13 +34,13 @@ class Viterbi : public Grid {
       case 4: sweep<4>(scores); break;
       default: sweep<0>(scores);
     }
-    return trace(code);
+    return trace(scores, code);
   }
 
  private:
   int width_;
   bool shared_;
-  Workspace best_, transitions_, column_;
+  Workspace best_, transitions_;
 
   int pairs() const { return shared_ ? rows_ > 1 : rows_ - 1; }
   int pair(int i) const { return shared_ ? 0 : i; }
@@ -101,22 +99,23 @@ class Viterbi : public Grid {
   }
 
   // Goes back along the maxima, which are found again: a column per position is little work.
-  double trace(int32_t* code) {
-    const double* last = best_.data() + static_cast<int64_t>(rows_ - 1) * width_;
-    const double value = largest(last, width_);
+  double trace(const double* scores, int32_t* code) const {
+    const double* best = best_.data() + static_cast<int64_t>(rows_ - 1) * width_;
+    const double value = largest(best, width_);
     if (value == kNone) {
       for (int i = 0; i < rows_; ++i) code[i] = -1;
       return value;
     }
-    int tag = first_equal(last, width_, value);
-    code[rows_ - 1] = tag;
+    int tag = first_equal(best, width_, value);
     for (int i = rows_ - 1; i > 0; --i) {
-      const double* row = best_.data() + static_cast<int64_t>(i - 1) * width_;
+      code[i] = tag;
+      const double total = best[tag], unary = scores[static_cast<int64_t>(i) * columns_ + tag];
       const double* transition = transitions(i - 1) + tag;
-      for (int a = 0; a < columns_; ++a) column_[a] = row[a] + transition[static_cast<int64_t>(a) * width_];
-      tag = first_equal(column_.data(), width_, largest(column_.data(), width_));
-      code[i - 1] = tag;
+      best -= width_;
+      for (tag = 0; tag + 1 < columns_; ++tag, transition += width_)
+        if ((best[tag] + *transition) + unary == total) break;
     }
+    code[0] = tag;
     return value;
   }
 };
