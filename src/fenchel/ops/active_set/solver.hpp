@@ -24,7 +24,8 @@ struct Outcome {
 template <class Oracle>
 class Instance {
  public:
-  void set(Oracle* oracle, const double* scores, const double* additional, bool regularize) {
+  // Returns how many additional parts a structure may have.
+  int64_t set(Oracle* oracle, const double* scores, const double* additional, bool regularize) {
     oracle_ = oracle, scores_ = scores, additional_ = additional, regularize_ = regularize;
     positions_ = oracle->positions();
     extras_ = oracle->extras() ? positions_ + 1 : 0;
@@ -33,25 +34,35 @@ class Instance {
     marginals_.resize(u), residual_.resize(u);
     code_.resize(positions_), base_.resize(positions_ + extras_);
     support.start(positions_ + (regularize ? extras_ : 0), positions_ + (regularize ? 0 : extras_));
-    magnitude_ = 0;
+    magnitude_ = 0, told_ = false;
+    return extras_;
   }
 
-  // Makes the best structure for scores less marginals the next one of the support.
-  void find_next() {
-    const double* additional = regularize_ ? residual_.data() + parts_ : additional_;
-    oracle_->argmax(residual_.data(), additional, code_.data());
-    fill_next();
+  // Makes the best structure for scores less marginals the next one of the support; returns its
+  // value for them.
+  double find_next() {
+    const double* additional = regularize_ ? residual_.data() + parts_ : told_ ? nullptr : additional_;
+    told_ = true;
+    const double value = oracle_->argmax(residual_.data(), additional, code_.data());
+    if (value > -kInf<double>) fill_next(code_.data());
+    return value;
   }
 
-  void fill_next() {
+  void fill_next(const int32_t* code) {
     int32_t *parts = support.next(), *others = support.next_others();
-    std::copy(code_.begin(), code_.end(), others);
-    for (int64_t i = 0; i < positions_; ++i) parts[i] = oracle_->part(static_cast<int>(i), code_[i]);
+    std::copy_n(code, positions_, others);
+    for (int64_t i = 0; i < positions_; ++i) parts[i] = oracle_->part(static_cast<int>(i), code[i]);
     if (!extras_) return;
     int32_t* extras = (regularize_ ? parts : others) + positions_;
     const int32_t shift = regularize_ ? static_cast<int32_t>(parts_) : 0;
     std::fill(extras, extras + extras_, -1);
-    oracle_->for_each_extra(code_.data(), [&](int32_t index) { *extras++ = index + shift; });
+    oracle_->for_each_extra(code, [&](int32_t index) { *extras++ = index + shift; });
+  }
+
+  void copy_extras(int64_t k, int32_t* to) const {
+    const int32_t* extras = (regularize_ ? support.row(k) : support.others(k)) + positions_;
+    const int32_t shift = regularize_ ? static_cast<int32_t>(parts_) : 0;
+    for (int64_t i = 0; i < extras_; ++i) to[i] = extras[i] < 0 ? -1 : extras[i] - shift;
   }
 
   // The score of the next structure less that of the first, added up by position: what they share
@@ -62,7 +73,7 @@ class Instance {
       if (first) base_[i] = value, magnitude_ += std::abs(value);
       score += value - base_[i];
     };
-    const int32_t *parts = support.next(), *others = support.next_others();
+    const int32_t *parts = support.row(support.size()), *others = support.others(support.size());
     for (int64_t i = 0; i < positions_; ++i) add(i, parts[i] < 0 ? 0 : scores_[parts[i]]);
     const int32_t* extras = (regularize_ ? parts : others) + positions_;
     const int32_t shift = regularize_ ? static_cast<int32_t>(parts_) : 0;
@@ -71,9 +82,9 @@ class Instance {
     return score;
   }
 
-  // How many marginals the next structure's parts have together.
-  double overlap_next() {
-    const int32_t* parts = support.next();
+  // The sum of the marginals of structure k's parts; the next structure is number `size()`.
+  double overlap(int64_t k) const {
+    const int32_t* parts = support.row(k);
     const int64_t count = positions_ + (regularize_ ? extras_ : 0);
     double sum = 0;
     for (int64_t i = 0; i < count; ++i) sum += parts[i] < 0 ? 0 : marginals_[parts[i]];
@@ -89,8 +100,10 @@ class Instance {
   }
 
   // ⟨scores − marginals, marginals⟩, on the scale of `score_next`.
-  double level() const {
-    return support.mean_score() - dot(marginals_.data(), marginals_.data(), marginals_.size());
+  double level() const { return support.mean_score() - squared_norm(); }
+
+  double squared_norm() const {
+    return dot(marginals_.data(), marginals_.data(), static_cast<int64_t>(marginals_.size()));
   }
 
   // What of a gap may be rounding.
@@ -105,7 +118,7 @@ class Instance {
  private:
   Oracle* oracle_ = nullptr;
   const double *scores_ = nullptr, *additional_ = nullptr;
-  bool regularize_ = false;
+  bool regularize_ = false, told_ = false;
   int64_t positions_ = 0, extras_ = 0, parts_ = 0;
   double magnitude_ = 0;
   std::vector<double> marginals_, residual_, base_;
@@ -127,7 +140,7 @@ Outcome active_set(Instance<Oracle>& instance, Limits limits) {
     instance.update_marginals();
     instance.find_next();
     ++outcome.iterations;
-    const double score = instance.score_next(false), overlap = instance.overlap_next();
+    const double score = instance.score_next(false), overlap = instance.overlap(support.size());
     const double enough = std::max(limits.gap, instance.rounding());
     const bool known = support.meet_next() >= 0;
     if (score - overlap - tau <= enough || known || !(value > best)) {

@@ -31,6 +31,8 @@ class Support {
   const int32_t* others(int64_t k) const { return row(k) + padded_; }
   double weight(int64_t k) const { return weights_[k]; }
   double score(int64_t k) const { return scores_[k]; }
+  double count(int64_t k) const { return count_[k]; }
+  double shared_with_next(int64_t k) const { return gram_[k]; }
   const Cholesky& factor() const { return factor_; }
 
   // The row of a structure that may be added next, to be filled.
@@ -76,11 +78,30 @@ class Support {
     ++size_;
   }
 
-  void remove(int64_t k) {
-    factor_.erase(k);
-    const int32_t slot = slot_[k];
-    for (--size_; k < size_; ++k) copy_from_next_place(k);
-    slot_[size_] = slot;
+  // For methods that move weights one by one: the next structure joins with a weight, unfactored.
+  void hold_next(double score, double weight) {
+    scores_[size_] = score, weights_[size_++] = weight;
+  }
+  void scale_weights(double by) {
+    for (int64_t k = 0; k < size_; ++k) weights_[k] *= by;
+  }
+  void shift_weight(int64_t k, double by) { weights_[k] += by; }
+  void forget_zeros() {
+    for (int64_t k = size_; k-- > 0;)
+      if (weights_[k] <= 0) forget(k);
+  }
+  // Factorizes what is left of them, independent ones at the same marginals.
+  void settle() {
+    const int64_t held = size_;
+    factor_.clear();
+    size_ = 0;
+    for (int64_t k = 0; k < held; ++k) {
+      if (weights_[k] <= kZero) continue;
+      const double score = scores_[k], weight = weights_[k];
+      std::swap(slot_[size_], slot_[k]);
+      meet_next();
+      add_next(score, weight);
+    }
   }
 
   // Gives the structures their best weights and drops those that get none; returns the threshold
@@ -102,7 +123,7 @@ class Support {
       for (int64_t k = 0; k < size_; ++k) weights_[k] += step * (trial_[k] - weights_[k]);
       weights_[blocking] = 0;
       for (int64_t k = size_; k-- > 0;)
-        if (weights_[k] <= kZero) remove(k);
+        if (weights_[k] <= kZero) factor_.erase(k), forget(k);
     }
   }
 
@@ -157,6 +178,12 @@ class Support {
     for (int64_t k = 0; k < size_; ++k) weights_[k] -= sign * step * trial_[k];
     weights_[size_] += sign * step;
     return gone;
+  }
+
+  void forget(int64_t k) {
+    const int32_t slot = slot_[k];
+    for (--size_; k < size_; ++k) copy_from_next_place(k);
+    slot_[size_] = slot;
   }
 
   void copy_from_next_place(int64_t k) {
