@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,3 +64,31 @@ def declare_map(name: str, reference: Callable[..., Any]) -> Callable[..., Any]:
         native=native,
         triton=None,
     )
+
+
+def map_each(
+    solve: Callable[[np.ndarray], tuple[list[int], float] | None],
+    scores: Tensor,
+    lengths: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """What `declare_map` asks of a reference, from instance to instance.
+
+    Args:
+        solve: from the scores (n, m) of one instance, none of them NaN or +inf, to its code (n)
+            and value; None if it has no structure.
+        scores: (B, n, m).
+        lengths: (B, 2), the rows and columns of each, (B, 1) if they are as many, or None.
+    """
+    codes = torch.full(scores.shape[:2], -1, dtype=torch.int32)
+    values = torch.full(scores.shape[:1], torch.nan, dtype=torch.float64)
+    sides = None if lengths is None else lengths.expand(-1, 2).tolist()
+    for k, full in enumerate(scores.detach().cpu().double().numpy()):
+        rows, columns = full.shape if sides is None else sides[k]
+        instance = full[:rows, :columns]
+        if not (instance < np.inf).all():
+            continue
+        best = solve(instance)
+        values[k] = -torch.inf if best is None else best[1]
+        if best is not None:
+            codes[k, :rows] = torch.tensor(best[0], dtype=torch.int32)
+    return codes.to(scores.device), values.to(scores.device)
