@@ -135,7 +135,7 @@ class BatchSolver {
         if (part >= 0) solution.parts[k * positions_ + i] = static_cast<int32_t>(place_[part]);
       }
       instance_.copy_extras(k, solution.extras.data() + k * most_extras_);
-      std::copy_n(support.factor().column(k) + k, size - k, solution.factor.data() + k * size + k);
+      support.factor().copy_column(k, solution.factor.data() + k * size + k);
     }
   }
 

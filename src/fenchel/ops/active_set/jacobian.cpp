@@ -1,8 +1,19 @@
 // The Jacobian of SparseMAP times vectors, from the structures and the factor of the forward pass.
-#include "cholesky.hpp"
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "abi.hpp"
 
 namespace fenchel {
 namespace {
+
+double product(const double* a, const double* b, int64_t n) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
 
 // x = (A⁻¹ − A⁻¹11ᵀA⁻¹ / 1ᵀA⁻¹1) h for A = LLᵀ, L by columns of `stride`.
 void solve(const double* factor, int64_t size, int64_t stride, double* x, double* ones) {
@@ -13,11 +24,11 @@ void solve(const double* factor, int64_t size, int64_t stride, double* x, double
 #pragma omp simd
     for (int64_t i = j + 1; i < size; ++i) x[i] -= a * l[i], ones[i] -= b * l[i];
   }
-  const double shift = dot(x, ones, size) / dot(ones, ones, size);
+  const double shift = product(x, ones, size) / product(ones, ones, size);
   for (int64_t k = 0; k < size; ++k) x[k] -= shift * ones[k];
   for (int64_t j = size - 1; j >= 0; --j) {
     const double* l = factor + j * stride;
-    x[j] = (x[j] - dot(l + j + 1, x + j + 1, size - 1 - j)) / l[j];
+    x[j] = (x[j] - product(l + j + 1, x + j + 1, size - 1 - j)) / l[j];
   }
 }
 

@@ -30,8 +30,8 @@ class Instance {
     positions_ = oracle->positions();
     extras_ = oracle->extras() ? positions_ + 1 : 0;
     parts_ = oracle->parts();
-    const int64_t u = parts_ + (regularize ? oracle->extras() : 0);
-    marginals_.resize(u), residual_.resize(u);
+    count_ = parts_ + (regularize ? oracle->extras() : 0);
+    marginals_.resize(padded<double>(count_)), residual_.resize(count_);
     code_.resize(positions_), base_.resize(positions_ + extras_);
     support.start(positions_ + (regularize ? extras_ : 0), positions_ + (regularize ? 0 : extras_));
     magnitude_ = 0, told_ = false;
@@ -95,7 +95,7 @@ class Instance {
     std::fill(marginals_.begin(), marginals_.end(), 0.0);
     support.add_marginals(marginals_.data());
     for (int64_t i = 0; i < parts_; ++i) residual_[i] = scores_[i] - marginals_[i];
-    for (size_t i = parts_; i < marginals_.size(); ++i)
+    for (int64_t i = parts_; i < count_; ++i)
       residual_[i] = additional_[i - parts_] - marginals_[i];
   }
 
@@ -119,7 +119,7 @@ class Instance {
   Oracle* oracle_ = nullptr;
   const double *scores_ = nullptr, *additional_ = nullptr;
   bool regularize_ = false, told_ = false;
-  int64_t positions_ = 0, extras_ = 0, parts_ = 0;
+  int64_t positions_ = 0, extras_ = 0, parts_ = 0, count_ = 0;
   double magnitude_ = 0;
   std::vector<double> marginals_, residual_, base_;
   std::vector<int32_t> code_;

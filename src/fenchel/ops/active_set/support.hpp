@@ -65,7 +65,7 @@ class Support {
     scores_[size_] = score;
     weights_[size_] = weight;
     for (;;) {
-      for (int64_t k = 0; k < size_; ++k) trial_[k] = gram_[k] + 1;
+      set_trial([&](int64_t k) { return gram_[k] + 1; });
       if (factor_.append(trial_.data(), count_[size_] + 1, score)) break;
       const int64_t gone = slide_next();
       if (gone == size_) return;
@@ -137,14 +137,18 @@ class Support {
     }
   }
 
-  double mean_score() const { return dot(weights_.data(), scores_.data(), size_); }
+  double mean_score() const {
+    double sum = 0;
+    for (int64_t k = 0; k < size_; ++k) sum += weights_[k] * scores_[k];
+    return sum;
+  }
 
   // Factorizes anew what updates have made inexact.
   void refactor() {
     const int64_t size = size_;
     factor_.clear();
     for (size_ = 0; size_ < size; ++size_) {
-      for (int64_t k = 0; k < size_; ++k) trial_[k] = shared(row(size_), row(k)) + 1;
+      set_trial([&](int64_t k) { return shared(row(size_), row(k)) + 1; });
       factor_.append(trial_.data(), count_[size_] + 1, scores_[size_]);
     }
   }
@@ -153,13 +157,25 @@ class Support {
   static constexpr double kZero = 1e-13;
 
   double shared(const int32_t* a, const int32_t* b) const {
-    int32_t count = 0;
-    for (int64_t i = 0; i < padded_; ++i) count += (a[i] == b[i]) & (a[i] >= 0);
-    return count;
+    VecInt<float> count{};
+    for (int64_t i = 0; i < padded_; i += kLanes<float>) {
+      VecInt<float> x, y;
+      std::memcpy(&x, a + i, sizeof x);
+      std::memcpy(&y, b + i, sizeof y);
+      count -= (x == y) & (x >= 0);
+    }
+    return fold(count, [](auto m, auto n) { return m + n; });
   }
 
   bool same_others(const int32_t* a, const int32_t* b) const {
     return std::equal(a + padded_, a + padded_ + others_, b + padded_);
+  }
+
+  template <class F>
+  void set_trial(F f) {
+    const int64_t end = padded<double>(size_);
+    for (int64_t k = 0; k < size_; ++k) trial_[k] = f(k);
+    for (int64_t k = size_; k < end; ++k) trial_[k] = 0;
   }
 
   // Moves weights between the next structure and those whose combination it is; returns which one
@@ -193,7 +209,8 @@ class Support {
 
   void reserve(int64_t size) {
     if (size < capacity_) return;
-    const int64_t capacity = 2 * size + 14;
+    factor_.reserve(size + 1);
+    const int64_t capacity = factor_.capacity();
     rows_.resize(static_cast<size_t>(capacity * stride_));
     slot_.resize(capacity);
     for (int64_t k = capacity_; k < capacity; ++k) slot_[k] = static_cast<int32_t>(k);
