@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,32 +54,58 @@ class Routine:
             i for an integer, d for a number.
     """
 
-    _TYPES: ClassVar = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "d": ctypes.c_double}
-
     def __init__(self, name: str, letters: str) -> None:
-        types = [*(self._TYPES[letter] for letter in letters), ctypes.c_int]
-        self._functions = _functions(name, types)
+        self._functions = _functions(name, [*_types(letters), ctypes.c_int])
 
     def __call__(self, dtype: torch.dtype, *arguments: Any) -> None:
         """Runs the function on contiguous tensors whose numbers are of that type."""
-        words = (a.data_ptr() if isinstance(a, Tensor) else a for a in arguments)
-        _check(self._functions[dtype](*words, torch.get_num_threads()))
+        _check(self._functions[dtype](*_words(arguments), torch.get_num_threads()))
+
+
+class Function:
+    """One function of the library for float64 alone, called with what its letters say.
+
+    Args:
+        name: its name in the library, without `fenchel_`.
+        letters: one per argument, as for `Routine`.
+    """
+
+    def __init__(self, name: str, letters: str) -> None:
+        self._function = None if LIBRARY is None else _function(name, _types(letters))
+
+    def __call__(self, *arguments: Any) -> None:
+        """Runs the function on contiguous tensors."""
+        if self._function is None:
+            raise RuntimeError(f"the native library is {STATUS}.")
+        _check(self._function(*_words(arguments)))
+
+
+def _types(letters: str) -> list:
+    types = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "d": ctypes.c_double}
+    return [types[letter] for letter in letters]
+
+
+def _words(arguments: tuple) -> list:
+    return [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
+
+
+def _function(name: str, types: list) -> Any:
+    try:
+        function = LIBRARY[f"fenchel_{name}"]  # type: ignore[index]
+    except AttributeError:
+        raise ImportError(
+            f"the native library has no `{name}`: it is older than the package; build it "
+            "again with `pip install .`, or set FENCHEL_KERNELS=reference."
+        ) from None
+    function.argtypes, function.restype = types, ctypes.c_int
+    return function
 
 
 def _functions(name: str, types: list) -> dict[torch.dtype, Any]:
     """The functions of the library of that name, by the type of their numbers."""
-    functions = {}
-    for dtype, suffix in _NAMES.items() if LIBRARY is not None else ():
-        try:
-            function = LIBRARY[f"fenchel_{name}_{suffix}"]  # type: ignore[index]
-        except AttributeError:
-            raise ImportError(
-                f"the native library has no `{name}`: it is older than the package; build it "
-                "again with `pip install .`, or set FENCHEL_KERNELS=reference."
-            ) from None
-        function.argtypes, function.restype = types, ctypes.c_int
-        functions[dtype] = function
-    return functions
+    if LIBRARY is None:
+        return {}
+    return {dtype: _function(f"{name}_{suffix}", types) for dtype, suffix in _NAMES.items()}
 
 
 def _check(status: int) -> None:

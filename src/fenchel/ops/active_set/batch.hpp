@@ -149,7 +149,7 @@ class BatchSolver {
 
 // make() builds the oracle of a thread.
 template <class Make>
-int solve_batch(const Batch& batch, Make make, Solutions** out, int64_t* widest) {
+int solve_batch(const Batch& batch, Make make, Solutions** out, int64_t* shape) {
   using Oracle = decltype(make());
   int status = kOk;
   const int threads = static_cast<int>(std::max<int64_t>(1, std::min(batch.threads, batch.count)));
@@ -169,7 +169,9 @@ int solve_batch(const Batch& batch, Make make, Solutions** out, int64_t* widest)
       }
     }
     if (status != kOk) return status;
-    *widest = batch.count ? *std::max_element(batch.sizes, batch.sizes + batch.count) : 0;
+    shape[0] = batch.count ? *std::max_element(batch.sizes, batch.sizes + batch.count) : 0;
+    shape[1] = solutions->positions;
+    shape[2] = solutions->extras;
     *out = solutions.release();
   } catch (const std::exception&) {
     status = kOutOfMemory;

@@ -1,29 +1,28 @@
 // SparseMAP of every structure with an oracle of the library.
-#include "batch.hpp"
+#include "../arborescence/oracle.hpp"
+#include "../assignment/oracle.hpp"
 #include "../viterbi/oracle.hpp"
+#include "batch.hpp"
 
-// The oracle of a thread is built from n, m and option, as for the structure's MAP operator.
+// `shape` gets the size of the largest support, and how many positions and additional parts its
+// structures have. The oracle of a thread is built from n, m and option, as for the structure's MAP operator.
 #define FENCHEL_SPARSEMAP(name, ...)                                                               \
   FENCHEL_API int fenchel_sparsemap_##name(const fenchel::Batch* batch, int64_t n, int64_t m,      \
                                            int64_t option, fenchel::Solutions** out,               \
-                                           int64_t* widest) {                                      \
+                                           int64_t* shape) {                                       \
     (void)m, (void)option;                                                                         \
-    return fenchel::solve_batch(*batch, [&] { return __VA_ARGS__; }, out, widest);                 \
+    return fenchel::solve_batch(*batch, [&] { return __VA_ARGS__; }, out, shape);                  \
   }
 
 FENCHEL_SPARSEMAP(viterbi,
                   fenchel::Viterbi(static_cast<int>(n), static_cast<int>(m), option != 0))
-
-// How many numbers of each kind a structure of these solutions has.
-FENCHEL_API void fenchel_sparsemap_shape(const fenchel::Solutions* solutions, int64_t* positions,
-                                         int64_t* extras) {
-  *positions = solutions->positions, *extras = solutions->extras;
-}
+FENCHEL_SPARSEMAP(assignment, fenchel::Assignment(static_cast<int>(n), static_cast<int>(m)))
+FENCHEL_SPARSEMAP(arborescence, fenchel::Arborescence(static_cast<int>(n), option != 0))
 
 // Writes the solutions, padded to `width` structures each, and frees them.
-FENCHEL_API void fenchel_sparsemap_take(fenchel::Solutions* solutions, int64_t width,
-                                        int32_t* codes, int32_t* parts, int32_t* extras,
-                                        double* weights, double* factor) {
+FENCHEL_API int fenchel_sparsemap_take(fenchel::Solutions* solutions, int64_t width,
+                                       int32_t* codes, int32_t* parts, int32_t* extras,
+                                       double* weights, double* factor) {
   const int64_t positions = solutions->positions, most = solutions->extras;
   for (const fenchel::Solution& one : solutions->all) {
     const int64_t size = static_cast<int64_t>(one.weights.size());
@@ -44,4 +43,5 @@ FENCHEL_API void fenchel_sparsemap_take(fenchel::Solutions* solutions, int64_t w
     }
   }
   delete solutions;
+  return fenchel::kOk;
 }
