@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._native import Function
 from .._structure import step
+from . import reference
+from .solution import Limits, Outcome, Support
 
 METHODS = ("active_set", "frank_wolfe", "away", "pairwise")
 ORACLES = ("viterbi", "assignment", "arborescence")
@@ -18,41 +19,6 @@ _POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
 _SOLVE = {name: Function(f"sparsemap_{name}", "piiipp") for name in ORACLES}
 _TAKE = Function("sparsemap_take", "pippppp")
 _JACOBIAN = Function("sparsemap_jacobian", "piipiippiippppppi")
-
-
-class Limits(NamedTuple):
-    """When a solver ends: at a gap of at most `tol`, or after `max_iter` calls of the oracle."""
-
-    tol: float
-    max_iter: int
-
-
-class Outcome(NamedTuple):
-    """How the solver ended, per instance: the duality gap, oracle calls, and whether it got there."""
-
-    gap: Tensor
-    iterations: Tensor
-    converged: Tensor
-
-
-class Support(NamedTuple):
-    """The structures of B solutions, at most K of them each, and what the Jacobian needs.
-
-    `parts` and `extras` are the indices of their (additional) scores, −1 for none; `factor` holds
-    the lower Cholesky factor of their Gram matrix plus one, transposed, with ones on the diagonal
-    behind the support.
-    """
-
-    codes: Tensor
-    """(B, K, positions) in int32"""
-    parts: Tensor
-    """(B, K, positions) in int32"""
-    extras: Tensor
-    """(B, K, additional parts) in int32"""
-    factor: Tensor
-    """(B, K, K) in float64"""
-    sizes: Tensor
-    """(B,) in int64"""
 
 
 class _Batch(ctypes.Structure):
@@ -145,6 +111,8 @@ def jacobian(
     Returns:
         The product, in the same three pieces.
     """
+    if support.parts.is_floating_point():
+        return reference.jacobian(support, parts, extras, weights)
     count, width = support.factor.shape[:2]
     out = [support.factor.new_empty(count, n) for n in (*widths, width)]
     _JACOBIAN(

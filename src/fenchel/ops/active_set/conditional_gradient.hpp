@@ -22,12 +22,13 @@ Outcome conditional_gradient(Instance<Oracle>& instance, Limits limits, Method m
   for (;;) {
     instance.update_marginals();
     instance.find_next();
+    ++outcome.iterations;
     const double level = instance.level(), norm = instance.squared_norm();
     const double score = instance.score_next(false);
     const double overlap = instance.overlap(support.size()), value = score - overlap;
     outcome.gap = std::max(value - level, 0.0);
     outcome.converged = outcome.gap <= enough;
-    if (outcome.converged || ++outcome.iterations == limits.iterations) return outcome;
+    if (outcome.converged || outcome.iterations == limits.iterations) return outcome;
 
     int64_t worst = 0;
     double least = std::numeric_limits<double>::infinity();
