@@ -33,6 +33,9 @@ class Workspace {
     auto address = reinterpret_cast<uintptr_t>(memory_.get());
     data_ = memory_.get() + (-address % (kLine * sizeof(double))) / sizeof(double);
   }
+  void fill(int64_t n, double value) {
+    for (int64_t i = 0; i < n; ++i) data_[i] = value;
+  }
   double* data() { return data_; }
   const double* data() const { return data_; }
   double& operator[](int64_t i) { return data_[i]; }

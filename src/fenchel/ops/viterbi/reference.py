@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._structure import logsumexp
+
 
 def pairs(transitions: Tensor, n: int) -> Tensor:
     """The transitions of each pair of neighbours, (B or 1, n − 1, m, m)."""
@@ -23,6 +25,13 @@ def inside(scores: Tensor, lengths: Tensor | None) -> Tensor:
     if lengths is None:
         return scores.new_ones(scores.shape[:2], dtype=torch.bool)
     return torch.arange(n, device=scores.device) < lengths
+
+
+def _unsolvable(scores: Tensor, steps: Tensor, kept: Tensor) -> Tensor:
+    """Which instances hold NaN or +inf, (B)."""
+    good = (scores < torch.inf) | ~kept.unsqueeze(2)
+    steps_good = (steps < torch.inf) | ~kept[:, 1:, None, None]
+    return ~(good.flatten(1).all(1) & steps_good.flatten(1).all(1))
 
 
 def viterbi(
@@ -42,9 +51,19 @@ def viterbi(
     for pointer in reversed(pointers):
         tags.append(pointer.gather(1, tags[-1].unsqueeze(1)).squeeze(1))
     codes = torch.stack(tags[::-1], 1)
-    bad = torch.where(kept.unsqueeze(2), scores, 0.0)
-    used = torch.where(kept[:, 1:, None, None], steps, 0.0).flatten(1)
-    unsolvable = ~(bad < torch.inf).flatten(1).all(1) | ~(used < torch.inf).all(1)
-    value = torch.where(unsolvable, torch.nan, value)
+    value = torch.where(_unsolvable(scores, steps, kept), torch.nan, value)
     codes = torch.where(kept & (value > -torch.inf).unsqueeze(1), codes, -1)
     return codes.to(torch.int32), value
+
+
+def log_partition(
+    scores: Tensor, additional: Tensor, lengths: Tensor | None, option: int
+) -> Tensor:
+    """log Σ exp of the scores of all sequences, (B)."""
+    n = scores.shape[1]
+    steps, kept = pairs(additional, n), inside(scores, lengths)
+    total = scores[:, 0]
+    for i in range(1, n):
+        value = logsumexp(total.unsqueeze(2) + steps[:, i - 1], 1) + scores[:, i]
+        total = torch.where(kept[:, i, None], value, total)
+    return torch.where(_unsolvable(scores, steps, kept), torch.nan, logsumexp(total))
