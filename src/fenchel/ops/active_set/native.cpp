@@ -1,6 +1,8 @@
 // SparseMAP of every structure with an oracle of the library.
 #include "../arborescence/oracle.hpp"
 #include "../assignment/oracle.hpp"
+#include "../budget/oracle.hpp"
+#include "../eisner/oracle.hpp"
 #include "../viterbi/oracle.hpp"
 #include "batch.hpp"
 
@@ -18,6 +20,9 @@ FENCHEL_SPARSEMAP(viterbi,
                   fenchel::Viterbi(static_cast<int>(n), static_cast<int>(m), option != 0))
 FENCHEL_SPARSEMAP(assignment, fenchel::Assignment(static_cast<int>(n), static_cast<int>(m)))
 FENCHEL_SPARSEMAP(arborescence, fenchel::Arborescence(static_cast<int>(n), option != 0))
+FENCHEL_SPARSEMAP(eisner, fenchel::Eisner(static_cast<int>(n), option != 0))
+FENCHEL_SPARSEMAP(budget, fenchel::Budget(static_cast<int>(n), static_cast<int>(option / 2),
+                                          option % 2 != 0))
 
 // Writes the solutions, padded to `width` structures each, and frees them.
 FENCHEL_API int fenchel_sparsemap_take(fenchel::Solutions* solutions, int64_t width,
