@@ -15,185 +15,145 @@
 // the algorithm of Grassmann, Taksar and Heyman (1985), each result has the relative precision of a few
 // roundings, however different the weights are. For a single root, the rates to the root are taken to
 // be infinitely small: they are left out of S, and ρ is the rate at which the root would be met.
+//
+// Num is a vector with one sentence per lane, or a wide number. Where S is zero the results are NaN.
 #pragma once
 
-#include "structure.hpp"
-#include "wide.hpp"
+#include "simd.hpp"
 
 namespace fenchel {
 
-// Numbers side by side, with their derivatives in a direction if kSlopes.
+// A number, with its derivative in a direction if kSlopes.
 template <class Num, bool kSlopes>
-struct Numbers {
-  Num *x, *slope;
-  Numbers operator+(int64_t k) const { return {x + k, kSlopes ? slope + k : slope}; }
+struct Number {
+  Num x;
+  FENCHEL_INLINE void add(Number a) { x = x + a.x; }
+  FENCHEL_INLINE void add_product(Number a, Number b) { x = x + a.x * b.x; }
+  FENCHEL_INLINE Number over(Number s, Num inverse) const {
+    (void)s;
+    return {x * inverse};
+  }
 };
 template <class Num>
-struct Number {
+struct Number<Num, true> {
   Num x, slope;
+  FENCHEL_INLINE void add(Number a) { x = x + a.x, slope = slope + a.slope; }
+  FENCHEL_INLINE void add_product(Number a, Number b) {
+    x = x + a.x * b.x;
+    slope = slope + a.x * b.slope + a.slope * b.x;
+  }
+  // Divided by s, whose inverse is given.
+  FENCHEL_INLINE Number over(Number s, Num inverse) const {
+    const Num ratio = x * inverse;
+    return {ratio, (slope - ratio * s.slope) * inverse};
+  }
 };
 
-template <class Num, bool kSlopes>
-FENCHEL_INLINE Number<Num> at(Numbers<Num, kSlopes> v, int64_t k) {
-  if constexpr (kSlopes) return {v.x[k], v.slope[k]};
-  else return {v.x[k], Num()};
-}
-template <class Num, bool kSlopes>
-FENCHEL_INLINE void put(Numbers<Num, kSlopes> v, int64_t k, Number<Num> a) {
-  v.x[k] = a.x;
-  if constexpr (kSlopes) v.slope[k] = a.slope;
-}
-
-// to += a · from, on n entries, a multiple of the lanes.
-template <class Num, bool kSlopes>
-FENCHEL_INLINE void add_multiple(Numbers<Num, kSlopes> to, Number<Num> a, Numbers<Num, kSlopes> from, int64_t n) {
-  if constexpr (sizeof(Num) == sizeof(double)) {
-    for (int64_t j = 0; j < n; j += kLanes<double>) {
-      Vec<double> v = load<double>(from.x + j);
-      store<double>(to.x + j, load<double>(to.x + j) + a.x * v);
-      if constexpr (kSlopes)
-        store<double>(to.slope + j,
-                      load<double>(to.slope + j) + (a.x * load<double>(from.slope + j) + a.slope * v));
-    }
-  } else {
-    if (is_zero(a.x)) return;
-    for (int64_t j = 0; j < n; ++j) {
-      to.x[j] += a.x * from.x[j];
-      if constexpr (kSlopes) to.slope[j] += a.x * from.slope[j] + a.slope * from.x[j];
-    }
-  }
-}
-
-template <class Num, bool kSlopes>
-FENCHEL_INLINE Number<Num> total(Numbers<Num, kSlopes> v, int64_t n) {
-  Number<Num> out = {Num(0.0), Num(0.0)};
-  if constexpr (sizeof(Num) == sizeof(double)) {
-    Vec<double> x = {}, slope = {};
-    for (int64_t j = 0; j < n; j += kLanes<double>) {
-      x += load<double>(v.x + j);
-      if constexpr (kSlopes) slope += load<double>(v.slope + j);
-    }
-    out.x = sum<double>(x);
-    if constexpr (kSlopes) out.slope = sum<double>(slope);
-  } else {
-    for (int64_t j = 0; j < n; ++j) {
-      out.x += v.x[j];
-      if constexpr (kSlopes) out.slope += v.slope[j];
-    }
-  }
-  return out;
-}
-
-// v /= s.
-template <class Num, bool kSlopes>
-FENCHEL_INLINE void divide(Numbers<Num, kSlopes> v, Number<Num> s, int64_t n) {
-  const Num inverse = Num(1.0) / s.x, relative = s.slope * inverse;
-  if constexpr (sizeof(Num) == sizeof(double)) {
-    for (int64_t j = 0; j < n; j += kLanes<double>) {
-      Vec<double> x = load<double>(v.x + j) * inverse;
-      store<double>(v.x + j, x);
-      if constexpr (kSlopes) store<double>(v.slope + j, load<double>(v.slope + j) * inverse - x * relative);
-    }
-  } else {
-    for (int64_t j = 0; j < n; ++j) {
-      v.x[j] *= inverse;
-      if constexpr (kSlopes) v.slope[j] = v.slope[j] * inverse - v.x[j] * relative;
-    }
-  }
-}
-
 // The arcs of m words: row j holds the weights w(i → j) of all heads i of word j, and root[j] the root's.
-template <class Num, bool kSlopes>
+template <class N>
 struct Arcs {
-  Numbers<Num, kSlopes> weight, root;
+  N *weight, *root;
   int64_t m, stride;
-  Numbers<Num, kSlopes> row(int64_t j) const { return weight + j * stride; }
+  N* row(int64_t j) const { return weight + j * stride; }
 };
 
 template <class Num, bool kSlopes>
 class Escape {
-  using Row = Numbers<Num, kSlopes>;
-  using Graph = Arcs<Num, kSlopes>;
-
  public:
-  // How much memory words need in all, for a copy of the arcs and ρ at every depth.
+  using N = Number<Num, kSlopes>;
+  using Graph = Arcs<N>;
+
+  explicit Escape(bool single_root) : single_root_(single_root) {}
+
+  // How many numbers `solve` needs as memory: the arcs and ρ at every depth.
   static int64_t room(int64_t m) {
     int64_t all = 0;
-    for (;; m = m - m / 2) {
-      all += 2 * (m + 1) * padded<double>(m);
-      if (m <= 2) return all;
-    }
+    for (; m > 1; m = m - m / 2) all += (m + 1) * m + m * (m - m / 2);
+    return all;
   }
 
-  Escape(bool single_root) : single_root_(single_root) {}
-
-  // Takes the last word out, leaving its head's probabilities in its row; returns S, zero if it has no head.
-  Number<Num> leave_out(Graph& g, int64_t k) const {
-    const int64_t n = padded<double>(k);
-    Row row = g.row(k);
-    Number<Num> s = total(row, n);
-    if (!single_root_) s = {s.x + g.root.x[k], kSlopes ? s.slope + at(g.root, k).slope : s.slope};
-    if (is_zero(s.x)) return s;
-    divide(row, s, n);
-    const Num inverse = Num(1.0) / s.x, r = g.root.x[k] * inverse;
-    put(g.root, k, {r, kSlopes ? at(g.root, k).slope * inverse - r * s.slope * inverse : Num(0.0)});
-    for (int64_t j = 0; j < k; ++j) {
-      Row other = g.row(j);
-      const Number<Num> through = at(other, k);
-      put(other, k, {Num(0.0), Num(0.0)});
-      add_multiple(other, through, row, n);
-      put(other, j, {Num(0.0), Num(0.0)});
-      const Number<Num> root = at(g.root, k), own = at(g.root, j);
-      put(g.root, j, {own.x + through.x * root.x,
-                      kSlopes ? own.slope + (through.x * root.slope + through.slope * root.x) : Num(0.0)});
-    }
+  // Takes word k, the last, out, leaving the probabilities of its heads in its row; returns S.
+  N leave_out(const Graph& g, int64_t k) const {
+    N *row = g.row(k), s = N{};
+    for (int64_t i = 0; i < k; ++i) s.add(row[i]);
+    if (!single_root_) s.add(g.root[k]);
+    const Num inverse = one() / s.x;
+    for (int64_t i = 0; i < k; ++i) row[i] = row[i].over(s, inverse);
+    const N root = g.root[k] = g.root[k].over(s, inverse);
+    int64_t j = 0;
+    for (; j + kRows <= k; j += kRows) go_through<kRows>(g, k, j, root);
+    for (; j < k; ++j) go_through<1>(g, k, j, root);
     return s;
   }
 
-  // rho[i][d] for all words i and d of the graph, with its stride; false if some S is zero.
-  bool solve(const Graph& g, Row rho, int64_t stride, Row memory) const {
+  // rho[i * stride + d] for all words i and d of the graph.
+  void solve(const Graph& g, N* rho, int64_t stride, N* memory) const {
     if (g.m == 1) {
-      put(rho, 0, {Num(0.0), Num(0.0)});
-      return true;
+      rho[0] = N{};
+      return;
     }
     const int64_t half = g.m - g.m / 2;
-    return solve_half(g, 0, half, rho, stride, memory) && solve_half(g, half, g.m - half, rho, stride, memory);
+    solve_half(g, 0, half, rho, stride, memory);
+    solve_half(g, half, g.m - half, rho, stride, memory);
   }
 
  private:
   bool single_root_;
+  static constexpr int kRows = kSlopes ? 2 : 4, kColumns = kSlopes ? 2 : 4;
 
-  // The same for the words d of first … first + kept, of which the others are left out.
-  bool solve_half(const Graph& g, int64_t first, int64_t kept, Row rho, int64_t stride, Row memory) const {
-    const int64_t m = g.m, width = padded<double>(m), own_stride = padded<double>(kept);
-    Graph small = {memory, memory + m * width, m, width};
-    Row own = memory + (m + 1) * width, rest = own + (m + 1) * own_stride;
-    auto place = [&](int64_t i) { return i + first < m ? i + first : i + first - m; };
-    for (int64_t j = 0; j < m; ++j) {
-      const Row from = g.row(place(j)), to = small.row(j);
-      copy(from + first, to, m - first);
-      copy(from, to + (m - first), first);
-      for (int64_t i = m; i < width; ++i) put(to, i, {Num(0.0), Num(0.0)});
-      put(small.root, j, at(g.root, place(j)));
+  static FENCHEL_INLINE Num one() { return Num{} + 1.0; }
+
+  // The arcs of words j, … from the heads of k, along k.
+  template <int kCount>
+  FENCHEL_INLINE void go_through(const Graph& g, int64_t k, int64_t j, N root) const {
+    N along[kCount], *to[kCount];
+    for (int r = 0; r < kCount; ++r) {
+      to[r] = g.row(j + r);
+      along[r] = to[r][k];
+      g.root[j + r].add_product(along[r], root);
     }
-    for (int64_t k = m - 1; k >= kept; --k)
-      if (is_zero(leave_out(small, k).x)) return false;
-    small.m = kept;
-    if (!solve(small, own, own_stride, rest)) return false;
-    for (int64_t i = 0; i < kept; ++i)
-      for (int64_t d = kept; d < own_stride; ++d) put(own, i * own_stride + d, {Num(0.0), Num(0.0)});
-    for (int64_t k = kept; k < m; ++k) {
-      const Row row = own + k * own_stride, head = small.row(k);
-      const Number<Num> root = at(small.root, k);
-      for (int64_t d = 0; d < own_stride; ++d) put(row, d, root);
-      for (int64_t i = 0; i < k; ++i) add_multiple(row, at(head, i), own + i * own_stride, own_stride);
+    const N* row = g.row(k);
+    for (int64_t i = 0; i < k; ++i) {
+      const N p = row[i];
+      for (int r = 0; r < kCount; ++r) to[r][i].add_product(along[r], p);
     }
-    for (int64_t i = 0; i < m; ++i) copy(own + i * own_stride, rho + place(i) * stride + first, kept);
-    return true;
+    for (int r = 0; r < kCount; ++r) to[r][j + r] = N{};
   }
 
-  static void copy(Row from, Row to, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) put(to, i, at(from, i));
+  // The same as solve for the words d of first … first + kept; the others are left out.
+  void solve_half(const Graph& g, int64_t first, int64_t kept, N* rho, int64_t stride, N* memory) const {
+    const int64_t m = g.m;
+    Graph small = {memory, memory + m * m, m, m};
+    N *own = small.root + m, *rest = own + m * kept;
+    auto place = [&](int64_t i) { return i + first < m ? i + first : i + first - m; };
+    for (int64_t j = 0; j < m; ++j) {
+      const N* from = g.row(place(j));
+      N* to = small.row(j);
+      for (int64_t i = 0; i < m; ++i) to[i] = from[place(i)];
+      small.root[j] = g.root[place(j)];
+    }
+    for (int64_t k = m - 1; k >= kept; --k) leave_out(small, k);
+    solve({small.weight, small.root, kept, m}, own, kept, rest);
+    for (int64_t k = kept; k < m; ++k) {
+      int64_t d = 0;
+      for (; d + kColumns <= kept; d += kColumns) find<kColumns>(small, k, kept, own, d);
+      for (; d < kept; ++d) find<1>(small, k, kept, own, d);
+    }
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t d = 0; d < kept; ++d) rho[place(i) * stride + first + d] = own[i * kept + d];
+  }
+
+  // ρ_d(k) for the words d, …
+  template <int kCount>
+  FENCHEL_INLINE void find(const Graph& g, int64_t k, int64_t kept, N* own, int64_t d) const {
+    N found[kCount];
+    for (int c = 0; c < kCount; ++c) found[c] = g.root[k];
+    const N* row = g.row(k);
+    for (int64_t i = 0; i < k; ++i) {
+      const N p = row[i];
+      for (int c = 0; c < kCount; ++c) found[c].add_product(p, own[i * kept + d + c]);
+    }
+    for (int c = 0; c < kCount; ++c) own[k * kept + d + c] = found[c];
   }
 };
 

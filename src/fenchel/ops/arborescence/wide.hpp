@@ -73,13 +73,10 @@ inline Wide operator-(Wide a, Wide b) { return a + -b; }
 inline Wide& operator+=(Wide& a, Wide b) { return a = a + b; }
 inline Wide& operator*=(Wide& a, Wide b) { return a = a * b; }
 
-inline bool is_zero(double x) { return x == 0; }
-inline bool is_zero(Wide x) { return x.part == 0; }
-inline double narrow(double x) { return x; }
 // As a double, zero or infinite where it has no room.
 inline double narrow(Wide x) {
-  return x.power == 0 ? x.part : x.power == -1 ? x.part * Wide::kDown : x.power == 1 ? x.part * Wide::kUp
-         : x.power < 0 ? 0.0 * x.part : x.part * INFINITY;
+  if (x.power > 1) return x.part * INFINITY;
+  return x.power == 0 ? x.part : x.power == 1 ? x.part * Wide::kUp : x.power == -1 ? x.part * Wide::kDown : 0;
 }
 
 }  // namespace fenchel
