@@ -13,6 +13,10 @@ from .combination import Combination
 from .solution import Limits, Outcome, Support
 
 
+LONG = 100
+"""For how many rounds rounding may hide the growth of the objective."""
+
+
 class Columns(NamedTuple):
     """Structures as an oracle returns them: names of any kind, and their (additional) parts."""
 
@@ -37,7 +41,7 @@ class _Instance:
     def __init__(self, combination: Combination, method: str, limits: Limits) -> None:
         self.combination, self.method, self.limits = combination, method, limits
         self.gap, self.iterations, self.converged = torch.inf, 0, False
-        self._best = -torch.inf
+        self._best, self._hidden = -torch.inf, 0
         rounding = 64 * torch.finfo(torch.float64).eps * combination.magnitude()
         self._enough = max(limits.tol, rounding)
 
@@ -61,9 +65,10 @@ class _Instance:
             self._step(code, parts, extras, value, level)
             return True
         objective = float(at.weights @ at.values + level)
-        if at.find(parts, extras) is not None or not objective > self._best:
-            return False  # rounding stops the growth
-        self._best = objective
+        self._hidden = 0 if objective > self._best else self._hidden + 1
+        self._best = max(self._best, objective)
+        if at.find(parts, extras) is not None or self._hidden == LONG:
+            return False
         at.add(code, parts, extras, 0.0)
         return True
 

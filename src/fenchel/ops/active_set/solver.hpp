@@ -126,13 +126,17 @@ class Instance {
 };
 
 // Each round adds the structure that violates optimality most and gives all their best weights. The
-// objective grows in each, so none repeats and the rounds end; where rounding stops the growth, one
-// fresh factorization is tried.
+// objective grows in each, so none repeats and the rounds end. Near the end it grows by the square
+// of a small gap, which rounding may hide for a while; if it does so for long, or the oracle has
+// nothing new, one fresh factorization is tried.
 template <class Oracle>
 Outcome active_set(Instance<Oracle>& instance, Limits limits) {
+  constexpr int kLong = 100;
   Support& support = instance.support;
   Outcome outcome;
-  double best = -std::numeric_limits<double>::infinity();
+  const double enough = std::max(limits.gap, instance.rounding());
+  double best = -kInf<double>;
+  int hidden = 0;
   bool fresh = false;
   for (;;) {
     const double tau = support.optimize();
@@ -141,22 +145,20 @@ Outcome active_set(Instance<Oracle>& instance, Limits limits) {
     instance.find_next();
     ++outcome.iterations;
     const double score = instance.score_next(false), overlap = instance.overlap(support.size());
-    const double enough = std::max(limits.gap, instance.rounding());
     const bool known = support.meet_next() >= 0;
-    if (score - overlap - tau <= enough || known || !(value > best)) {
-      outcome.gap = std::max(score - overlap - instance.level(), 0.0);
-      outcome.converged = outcome.gap <= enough;
-      if (outcome.converged || fresh) return outcome;
-      support.refactor();
-      fresh = true;
-    } else {
-      if (outcome.iterations == limits.iterations) {
-        outcome.gap = score - overlap - instance.level();
-        return outcome;
-      }
-      best = value, fresh = false;
+    const bool last = outcome.iterations == limits.iterations;
+    hidden = value > best ? 0 : hidden + 1;
+    best = std::max(best, value);
+    if (score - overlap - tau > enough && !known && hidden < kLong && !last) {
       support.add_next(score, 0);
+      fresh = false;
+      continue;
     }
+    outcome.gap = std::max(score - overlap - instance.level(), 0.0);
+    outcome.converged = outcome.gap <= enough;
+    if (outcome.converged || fresh || last) return outcome;
+    support.refactor();
+    fresh = true;
   }
 }
 
