@@ -57,7 +57,7 @@ def _on_device(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _through_host(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """A CPU kernel for CUDA tensors: it waits for its arguments, but not for its results' way back."""
+    """A CPU kernel for CUDA tensors: it waits for its arguments, but not until results are back."""
 
     def on_host(value: Any) -> Any:
         if not isinstance(value, Tensor):

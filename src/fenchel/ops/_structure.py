@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -106,6 +106,15 @@ def logsumexp(terms: Tensor, dim: int = -1) -> Tensor:
     return torch.where(some, torch.where(some, mass, 1.0).log() + top.squeeze(dim), -torch.inf)
 
 
+class Operators(NamedTuple):
+    """The operators of a structure with a tractable log-partition; see `declare_inference`."""
+
+    log_partition: Callable[..., Tensor]
+    marginals: Callable[..., Inference]
+    product: Callable[..., tuple[Tensor, Tensor]]
+    reference: Reference
+
+
 class Reference:
     """Marginals and their derivative from a log-partition, by autograd.
 
@@ -123,10 +132,13 @@ class Reference:
     def gradient(
         self, scores: Tensor, additional: Tensor | None, lengths: Tensor | None, option: int
     ) -> tuple[Tensor, Tensor | None]:
-        """Marginals u and v as differentiable functions of scores that require gradients."""
+        """Marginals u and v (B, …) as differentiable functions of scores that require gradients."""
         if self._marginals is not None:
             return self._marginals(scores, additional, lengths, option)
-        inputs = (scores,) if additional is None else (scores, additional)
+        inputs = (scores,)
+        if additional is not None:
+            additional = additional.expand(scores.shape[0], *additional.shape[1:])
+            inputs = (scores, additional)
         values = self._log_partition(scores, additional, lengths, option)
         values = torch.where(values == -torch.inf, 0.0, values).sum()
         u, *v = torch.autograd.grad(values, inputs, create_graph=True, materialize_grads=True)
@@ -165,12 +177,15 @@ class Reference:
         lengths: Tensor | None,
         option: int,
     ) -> tuple[Tensor, Tensor | None]:
-        """The same as a differentiable function of scores that require gradients."""
-        u, v = self.gradient(scores, additional, lengths, option)
+        """The same as a differentiable function of all, summed over instances that share their
+        additional scores."""
+        given = (scores,) if additional is None else (scores, additional)
+        inputs = [t if t.requires_grad else t.detach().requires_grad_() for t in given]
+        wide = [tensor.double() for tensor in inputs]
+        u, v = self.gradient(wide[0], None if additional is None else wide[1], lengths, option)
         total = (u * of_u).sum()
         if v is not None and of_v is not None:
             total = total + (v * of_v).sum()
-        inputs = (scores,) if additional is None else (scores, additional)
         u, *rest = torch.autograd.grad(total, inputs, create_graph=True, materialize_grads=True)
         return u, (rest[0] if rest else None)
 
@@ -186,7 +201,7 @@ def _leaves(scores: Tensor, additional: Tensor | None) -> tuple[Tensor, Tensor |
 
 def declare_inference(
     name: str, log_partition: Callable[..., Tensor], marginals: Callable[..., Any] | None = None
-) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+) -> Operators:
     """The operators of a structure with a tractable log-partition.
 
     Args:
@@ -196,8 +211,8 @@ def declare_inference(
         marginals: the same to the gradient (u, v), where autograd would lose precision.
     Returns:
         `log_partition(scores, additional, lengths, option) -> values`; `marginals`, the same to
-        (values, u, v); and `product(scores, additional, of_u, of_v, lengths, option) -> (u, v)`, the
-        derivative of the marginals in a direction. Values are float64; u is like the scores and v
+        (values, u, v); `product(scores, additional, of_u, of_v, lengths, option) -> (u, v)`, the
+        derivative of the marginals in a direction; and the reference. Values are float64; u is like the scores and v
         like the additional scores of each instance, (B, …), or empty if there are none.
     """
     routine = Routine(name, "ppipiiiippp")
@@ -248,7 +263,7 @@ def declare_inference(
 
     reference = Reference(log_partition, marginals)
     schema = "(Tensor scores, Tensor? additional, Tensor? lengths, int option)"
-    return (
+    return Operators(
         declare(
             f"{name}_log_partition{schema} -> Tensor",
             fake=value,
@@ -271,4 +286,5 @@ def declare_inference(
             native=native_product,
             triton=None,
         ),
+        reference,
     )

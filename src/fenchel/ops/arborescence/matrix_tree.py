@@ -58,8 +58,8 @@ def _graph(scores: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tens
 
 
 def _below_each(arcs: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-    """The graphs (B, n, …) in which each word in turn is the root; as a word it hangs on that and is
-    nobody's head, as words behind the end do."""
+    """The graphs (B, n, …) in which each word in turn is the root; as a word it hangs on that and
+    is nobody's head, as words behind the end do."""
     own = torch.eye(arcs.shape[-1], dtype=torch.bool, device=arcs.device)
     gone = own.unsqueeze(1) | own.unsqueeze(2)
     hanging = torch.where(own | ~inside.unsqueeze(1), 0.0, arcs)

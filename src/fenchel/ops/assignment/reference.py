@@ -11,7 +11,7 @@ from .._structure import map_each
 def assignment(
     scores: Tensor, additional: None, lengths: Tensor | None, option: int
 ) -> tuple[Tensor, Tensor]:
-    """The columns of the rows of the best matchings, (B, n), and their scores; see `declare_map`."""
+    """The columns of the best matchings' rows, (B, n), and their scores; see `declare_map`."""
     return map_each(_match, scores, lengths)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._structure import logsumexp
+
 
 def lengths_or_all(scores: Tensor, lengths: Tensor | None) -> Tensor:
     """The length of each row, (B, 1)."""
@@ -34,3 +36,18 @@ def budget(
     values = torch.where(solvable, values, torch.nan)
     codes = torch.where(kept & (values > -torch.inf).unsqueeze(1), chosen.int(), -1)
     return codes.to(torch.int32), values
+
+
+def log_partition(scores: Tensor, additional: None, lengths: Tensor | None, option: int) -> Tensor:
+    """log Σ exp of the scores of all choices, (B); `option` as for `budget`."""
+    k, exact = divmod(option, 2)
+    kept = torch.arange(scores.shape[1], device=scores.device) < lengths_or_all(scores, lengths)
+    bad = (kept & ~(scores < torch.inf)).any(1)
+    none = scores.new_full((len(scores), 1), -torch.inf)
+    totals = torch.cat([torch.zeros_like(none), none.expand(-1, k)], 1)  # by the number chosen
+    for i in range(scores.shape[1]):
+        chosen = torch.cat([none, totals[:, :k] + scores[:, i, None]], 1)
+        both = logsumexp(torch.stack([totals, chosen], -1))
+        totals = torch.where(kept[:, i, None], both, totals)
+    value = totals[:, k] if exact else logsumexp(totals)
+    return torch.where(bad, torch.nan, value)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from .._structure import logsumexp
+
 Sum = Callable[[Tensor], Tensor]
 """Sums terms over the last dimension: torch.logsumexp, or the maximum."""
 
@@ -80,3 +82,10 @@ def eisner(
     weight, heads = tree.max(1)
     heads = torch.where((weight > 0.5) & (values > -torch.inf).unsqueeze(1), heads, -1)
     return heads.to(torch.int32), values
+
+
+def log_partition(scores: Tensor, additional: None, lengths: Tensor | None, option: int) -> Tensor:
+    """log Σ exp of the scores of all projective trees, (B); `option` is 1 for a single root."""
+    arcs = corner(scores, lengths)
+    value = inside(arcs, lengths, bool(option), logsumexp)
+    return torch.where((arcs < torch.inf).flatten(1).all(1), value, torch.nan)
