@@ -212,8 +212,8 @@ def declare_inference(
     Returns:
         `log_partition(scores, additional, lengths, option) -> values`; `marginals`, the same to
         (values, u, v); `product(scores, additional, of_u, of_v, lengths, option) -> (u, v)`, the
-        derivative of the marginals in a direction; and the reference. Values are float64; u is like the scores and v
-        like the additional scores of each instance, (B, …), or empty if there are none.
+        derivative of the marginals in a direction; and the reference. Values are float64; u is like
+        the scores, v like the additional scores of each instance, (B, …), empty if there are none.
     """
     routine = Routine(name, "ppipiiiippp")
     product_routine = Routine(f"{name}_product", "ppipiiiipppp")
