@@ -1,6 +1,7 @@
 """Differentiable choice: sparse and structured alternatives to softmax, and their losses."""
 
 from . import mappings, structures
+from ._sparsemap import Posterior, StructuredLoss, sparsemap, structured_loss
 from .losses import FenchelYoungLoss, fenchel_young_loss, linear_fenchel_young_loss
 from .mappings._entmax import Entmax, entmax
 from .mappings._fusedmax import Fusedmax, fusedmax
@@ -39,9 +40,11 @@ __all__ = [
     "Normmax",
     "Oscarmax",
     "Pnormmax",
+    "Posterior",
     "Sequence",
     "Softmax",
     "Sparsemax",
+    "StructuredLoss",
     "entmax",
     "fenchel_young_loss",
     "fusedmax",
@@ -55,6 +58,8 @@ __all__ = [
     "oscarmax",
     "pnormmax",
     "softmax",
+    "sparsemap",
     "sparsemax",
+    "structured_loss",
     "structures",
 ]

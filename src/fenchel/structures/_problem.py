@@ -69,7 +69,7 @@ class Problem:
 
     def unbatched(self, values: Tensor) -> Tensor:
         """What belongs to each instance, (B, …), with the user's batch dimensions and type."""
-        values = values.reshape(*self.batch, *values.shape[1:])
+        values = values.reshape((*self.batch, *values.shape[1:]))
         return values.to(self.dtype) if values.is_floating_point() else values
 
     def restored(self, u: Tensor, v: Tensor | None) -> tuple[Tensor, Any]:

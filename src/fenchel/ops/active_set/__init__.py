@@ -13,7 +13,7 @@ from . import reference
 from .solution import Limits, Outcome, Support
 
 METHODS = ("active_set", "frank_wolfe", "away", "pairwise")
-ORACLES = ("viterbi", "arborescence", "eisner", "assignment", "budget")
+ORACLES = ("viterbi", "arborescence", "eisner", "assignment", "budget", "choice")
 """Those of the library that SparseMAP is compiled with."""
 _POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
 _SOLVE = {name: Function(f"sparsemap_{name}", "piiipp") for name in ORACLES}

@@ -5,6 +5,7 @@
 #include "../eisner/oracle.hpp"
 #include "../viterbi/oracle.hpp"
 #include "batch.hpp"
+#include "choice.hpp"
 
 // `shape` gets the size of the largest support, and how many positions and additional parts its
 // structures have. The oracle of a thread is built from n, m and option, as for the structure's MAP operator.
@@ -21,6 +22,7 @@ FENCHEL_SPARSEMAP(viterbi,
 FENCHEL_SPARSEMAP(assignment, fenchel::Assignment(static_cast<int>(n), static_cast<int>(m)))
 FENCHEL_SPARSEMAP(arborescence, fenchel::Arborescence(static_cast<int>(n), option != 0))
 FENCHEL_SPARSEMAP(eisner, fenchel::Eisner(static_cast<int>(n), option != 0))
+FENCHEL_SPARSEMAP(choice, fenchel::Choice(static_cast<int>(n)))
 FENCHEL_SPARSEMAP(budget, fenchel::Budget(static_cast<int>(n), static_cast<int>(option / 2),
                                           option % 2 != 0))
 
