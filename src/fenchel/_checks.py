@@ -389,13 +389,26 @@ def codes(value: Tensor, bad: Tensor) -> None:
         )
 
 
-def vertex(name: str, value: Tensor) -> None:
-    """Indicators of zeros and ones."""
-    if _values_can_be_read(value) and not ((value == 0) | (value == 1)).all():
+def vertex(name: str, value: Tensor, coded: bool) -> None:
+    """Indicators of zeros and ones, from which the additional parts of a structure follow."""
+    if coded and (not _values_can_be_read(value) or ((value == 0) | (value == 1)).all()):
+        return
+    raise ValueError(
+        f"`{name}` must be codes, or zeros and ones of a structure of the library, where there are "
+        "additional scores; for others give a pair, with the additional scores' own target."
+    )
+
+
+def like_additional(value: Any, batch: torch.Size, additional: Tensor) -> Tensor:
+    """The target (B, …) of additional scores (B or 1, …)."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"`target` must be a torch.Tensor, or a pair of them; got {kind(value)}.")
+    shape = (*batch, *additional.shape[1:])
+    if tuple(value.shape) != shape:
         raise ValueError(
-            f"`{name}` must hold zeros and ones where there are additional scores; for other "
-            "distributions give a pair, with the additional scores' marginals."
+            f"`target` must have shape {shape} for the additional scores, got {tuple(value.shape)}."
         )
+    return value.reshape(-1, *additional.shape[1:])
 
 
 def cost(value: Any, batch: torch.Size, shape: torch.Size) -> Tensor:

@@ -60,8 +60,8 @@ class Jacobian(Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.support, ctx.widths = support, widths
         ctx.set_materialize_grads(False)
-        vectors = (None if v is None else v.contiguous() for v in (parts, extras, weights))
-        return jacobian(support, *vectors, widths)
+        u, v, w = (None if x is None else x.contiguous() for x in (parts, extras, weights))
+        return jacobian(support, u, v, w, widths)
 
     @staticmethod
     def backward(

@@ -13,15 +13,15 @@ ROUNDING = 1e-15
 def decompose(marginals: Tensor) -> tuple[Tensor, Tensor]:
     """Sets whose indicators have these means: systematic sampling, all its outcomes at once.
 
-    Entry i takes [c_(i−1), c_i) of the line, c the cumulative sums. For t in [0, 1) the set of t has
-    the entries that hold one of t, t + 1, t + 2, …: as many as the sum of the marginals, rounded
-    down or up. It changes only where t passes the fraction of some c_i.
+    Entry i takes [c_(i−1), c_i) of the line, c the cumulative sums. For t in [0, 1) the set of t
+    has the entries that hold one of t, t + 1, t + 2, …: as many as the sum of the marginals,
+    rounded down or up. It changes only where t passes the fraction of some c_i.
 
     Args:
         marginals: (B, d) in float64, in [0, 1].
     Returns:
-        Indicators (B, K, d) in int64, K ≤ d + 1, and weights (B, K), differentiable, zero behind the
-        last set. Time and memory O(d²).
+        Indicators (B, K, d) in int64, K ≤ d + 1, and weights (B, K), differentiable, zero behind
+        the last set. Time and memory O(d²).
     """
     ends = marginals.cumsum(-1)
     fractions = torch.cat([ends - ends.floor().detach(), torch.ones_like(ends[:, :1])], -1)

@@ -35,7 +35,7 @@ def structured_loss(
     tol: float = 1e-6,
     max_iter: int = 10_000,
 ) -> Tensor:
-    """The loss max over y' of ⟨θ, y'⟩ − Ω(y'), less the same at the target y; its gradient is ŷ − y.
+    """The loss max over y' of ⟨θ, y'⟩ − Ω(y'), less the same at the target y, with gradient ŷ − y.
 
     | kind | Ω, on marginals u of a distribution p | ŷ |
     | --- | --- | --- |
@@ -44,8 +44,8 @@ def structured_loss(
     | "sparsemap" | ½‖u‖² | SparseMAP |
     | "svm", "margin_crf", "margin_sparsemap" | that of the one above, less the expected cost | |
 
-    It is nonnegative and convex in θ. It is zero where ŷ = y, which for a CRF is never; with a margin
-    y must beat every other structure by its cost.
+    It is nonnegative, convex in θ, and zero where ŷ = y, which for a CRF is never; with a margin y
+    must beat every other structure by its cost.
 
     Args:
         structure: the set of structures.
@@ -55,9 +55,9 @@ def structured_loss(
             a pair with those of the additional scores.
         additional, lengths, mask: as for `map_inference`.
         kind: which loss.
-        cost: what each part costs, (..., *shape) or less dimensions, for the kinds with a margin: the
-            cost of a structure is the sum over its parts, up to a constant that makes y's zero. By
-            default the Hamming distance: how many positions differ from y.
+        cost: what each part costs, (..., *shape) or fewer dimensions, for the kinds with a margin:
+            the cost of a structure is the sum over its parts, up to a constant that makes y's zero.
+            By default the Hamming distance: how many positions differ from y.
         reduction: "none", "mean" or "sum" over the instances.
         tol, max_iter: as for `sparsemap`.
     Returns:
@@ -178,22 +178,23 @@ def _target(problem: Problem, target: Any) -> tuple[Tensor, Tensor | None]:
     """The parts (B, *shape) and additional parts (B, …) of the target, in the scores' type."""
     structure, scores, extra = problem.structure, problem.scores, problem.additional
     given, z = target if isinstance(target, tuple) else (target, None)
-    positions = structure.positions if isinstance(structure, CodedStructure) else None
-    if _checks.structure_target(given, problem.batch, positions, scores):
+    coded = structure if isinstance(structure, CodedStructure) else None
+    positions = None if coded is None else coded.positions
+    codes, y = None, given
+    if _checks.structure_target(given, problem.batch, positions, scores) and coded is not None:
         codes = given.long().reshape(-1, given.shape[-1])
-        _checks.codes(codes, structure.parts(codes) >= math.prod(structure.shape))
-        y = structure.indicator(codes, scores.dtype)
-        _checks.codes(codes, (codes >= 0) & (structure.codes_of(y) != codes))
-    else:
-        codes, y = None, given.to(scores.dtype).reshape(scores.shape)
+        _checks.codes(codes, coded.parts(codes) >= math.prod(coded.shape))
+        y = coded.indicator(codes, scores.dtype)
+        _checks.codes(codes, (codes >= 0) & (coded.codes_of(y) != codes))
+    y = y.to(scores.dtype).reshape(scores.shape)
     if extra is None:
         return y, None
     if z is not None:
-        return y, z.to(scores.dtype).reshape(len(y), *extra.shape[1:])
+        return y, _checks.like_additional(z, problem.batch, extra).to(scores.dtype)
     if codes is None:
-        _checks.vertex("target", y)
-        codes = structure.codes_of(y)
-    return y, structure.additional_indicator(codes, extra)
+        _checks.vertex("target", y, coded is not None)
+        codes = coded.codes_of(y)  # type: ignore[union-attr]
+    return y, coded.additional_indicator(codes, extra)  # type: ignore[union-attr]
 
 
 def _cost(problem: Problem, y: Tensor, cost: Tensor | None) -> Tensor:

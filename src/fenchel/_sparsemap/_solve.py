@@ -51,8 +51,8 @@ def sparsemap(
         lengths, mask: the sizes of the instances of a ragged batch, as for `map_inference`.
         method: "active_set", or "frank_wolfe", "away" or "pairwise" for conditional gradient. By
             default a closed form where the structure has one, else the active set.
-        tol: the duality gap to reach, on the scale of ½‖u‖²; where scores are so large that rounding
-            hides it, as close as that allows.
+        tol: the duality gap to reach, on the scale of ½‖u‖²; where scores are so large that
+            rounding hides it, as close as that allows.
         max_iter: how often the oracle may be called for one instance. A warning says if it was not
             enough.
         regularize_additional: whether the objective has −½‖v‖² too.
@@ -88,16 +88,18 @@ def sparsemap(
     problem = structure.problem(scores, additional, lengths, mask)
     if regularize_additional and problem.additional is not None:
         problem = replace(problem, additional=structure.apart(problem.additional))
-    if method is None and start is None and structure.projects:
-        return _projected(problem)
-    return solved(problem, method or "active_set", Limits(tol, max_iter), regularize_additional, start)
+    closed = isinstance(structure, CodedStructure) and structure.projects
+    if closed and method is None and start is None:
+        return _projected(problem, structure)
+    return solved(
+        problem, method or "active_set", Limits(tol, max_iter), regularize_additional, start
+    )
 
 
 def solved(
     problem: Problem, method: str, limits: Limits, regularize: bool, start: Posterior | None = None
 ) -> Posterior:
     """The posterior of a checked problem, by a solver."""
-    device = problem.scores.device
     scores = problem.scores.flatten(1).to("cpu", torch.float64)
     additional = problem.additional
     if additional is not None:
@@ -112,7 +114,9 @@ def solved(
     places = None if additional is None else support.extras
     shape = () if problem.additional is None else tuple(problem.additional.shape[1:])
     u = u.reshape(problem.scores.shape)
-    return _finished(problem, Kept(u, weights, support.codes, places, shape), support.sizes, outcome)
+    return _finished(
+        problem, Kept(u, weights, support.codes, places, shape), support.sizes, outcome
+    )
 
 
 def _solver(
@@ -155,7 +159,9 @@ def _oracle(problem: Problem) -> reference.Oracle:
         part = replace(
             problem,
             scores=scores.reshape(-1, *like.shape[1:]).to(device),
-            additional=None if extra is None else additional.reshape(-1, *extra.shape[1:]).to(device),
+            additional=None
+            if extra is None
+            else additional.reshape(-1, *extra.shape[1:]).to(device),
             lengths=None if problem.lengths is None else problem.lengths[places.to(device)],
         )
         best = problem.structure.vertices(part)
@@ -187,12 +193,12 @@ def _columns(start: Posterior, problem: Problem) -> tuple[reference.Columns, Ten
     return reference.Columns(kept.codes, parts, extras, found), kept.weights.detach()
 
 
-def _projected(problem: Problem) -> Posterior:
+def _projected(problem: Problem, structure: CodedStructure) -> Posterior:
     """The posterior of a structure with a closed form."""
-    u = problem.structure.project(problem.scores.double(), problem.lengths)
+    u = structure.project(problem.scores.double(), problem.lengths)
     sets, weights = decompose(u)
     inside = weights > 0
-    codes = torch.where(inside.unsqueeze(-1), problem.structure.codes_of(sets), -1)
+    codes = torch.where(inside.unsqueeze(-1), structure.codes_of(sets), -1)
     good = ~u.isnan().any(-1)
     gap = torch.where(good, 0.0, torch.nan).double()
     outcome = Outcome(gap, torch.zeros_like(good, dtype=torch.int64), good)

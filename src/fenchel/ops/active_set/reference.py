@@ -12,7 +12,6 @@ from torch import Tensor
 from .combination import Combination
 from .solution import Limits, Outcome, Support
 
-
 LONG = 100
 """For how many rounds rounding may hide the growth of the objective."""
 
