@@ -119,6 +119,12 @@ FENCHEL_INLINE Vec<double> wide_load(const float* p) {
 }
 FENCHEL_INLINE Vec<double> wide_load(const double* p) { return load<double>(p); }
 
+FENCHEL_INLINE void narrow_store(float* p, Vec<double> v) {
+  HalfVec half = __builtin_convertvector(v, HalfVec);
+  std::memcpy(p, &half, sizeof half);
+}
+FENCHEL_INLINE void narrow_store(double* p, Vec<double> v) { store<double>(p, v); }
+
 // f in double precision on every lane.
 template <class F>
 FENCHEL_INLINE Vec<float> in_double(Vec<float> v, F f) {

@@ -72,18 +72,12 @@ class Escape {
     return all;
   }
 
-  // Takes word k, the last, out, leaving the probabilities of its heads in its row; returns S.
-  N leave_out(const Graph& g, int64_t k) const {
-    N *row = g.row(k), s = N{};
-    for (int64_t i = 0; i < k; ++i) s.add(row[i]);
-    if (!single_root_) s.add(g.root[k]);
-    const Num inverse = one() / s.x;
-    for (int64_t i = 0; i < k; ++i) row[i] = row[i].over(s, inverse);
-    const N root = g.root[k] = g.root[k].over(s, inverse);
-    int64_t j = 0;
-    for (; j + kRows <= k; j += kRows) go_through<kRows>(g, k, j, root);
-    for (; j < k; ++j) go_through<1>(g, k, j, root);
-    return s;
+  // Takes the last words out, down to `kept` of them, leaving the probabilities of their heads in their rows;
+  // calls f with the S of each.
+  template <class F>
+  void leave_out(const Graph& g, int64_t m, int64_t kept, F f) const {
+    while (m - kept >= kPivots) leave_out_block<kPivots>(g, m, f), m -= kPivots;
+    while (m > kept) leave_out_block<1>(g, m, f), m -= 1;
   }
 
   // rho[i * stride + d] for all words i and d of the graph.
@@ -99,25 +93,46 @@ class Escape {
 
  private:
   bool single_root_;
-  static constexpr int kRows = kSlopes ? 2 : 4, kColumns = kSlopes ? 2 : 4;
+  // How many words are left out, or found again, and how many columns filled, at once: rows of several
+  // sentences side by side are long, and should not go through the cache more often than needed.
+  static constexpr int kPivots = kSlopes ? 3 : 4, kRows = 2, kColumns = kSlopes ? 2 : 4;
 
   static FENCHEL_INLINE Num one() { return Num{} + 1.0; }
 
-  // The arcs of words j, … from the heads of k, along k.
+  // Takes words m − 1, …, m − kCount out.
+  template <int kCount, class F>
+  FENCHEL_INLINE void leave_out_block(const Graph& g, int64_t m, F f) const {
+    for (int b = 0; b < kCount; ++b) {
+      const int64_t k = m - 1 - b;
+      N *row = g.row(k), s = {};
+      for (int64_t i = 0; i < k; ++i) s.add(row[i]);
+      if (!single_root_) s.add(g.root[k]);
+      f(s.x);
+      const Num inverse = one() / s.x;
+      for (int64_t i = 0; i < k; ++i) row[i] = row[i].over(s, inverse);
+      g.root[k] = g.root[k].over(s, inverse);
+      for (int64_t j = m - kCount; j < k; ++j) go_through<1>(g, k, j, k);
+    }
+    for (int64_t j = 0; j < m - kCount; ++j) go_through<kCount>(g, m - 1, j, m - kCount);
+  }
+
+  // The arcs of word j along the words k, …, k − kCount + 1 from the heads of these among the first n.
   template <int kCount>
-  FENCHEL_INLINE void go_through(const Graph& g, int64_t k, int64_t j, N root) const {
-    N along[kCount], *to[kCount];
-    for (int r = 0; r < kCount; ++r) {
-      to[r] = g.row(j + r);
-      along[r] = to[r][k];
-      g.root[j + r].add_product(along[r], root);
+  FENCHEL_INLINE void go_through(const Graph& g, int64_t k, int64_t j, int64_t n) const {
+    N along[kCount], *to = g.row(j);
+    const N* row[kCount];
+    for (int b = 0; b < kCount; ++b) {
+      row[b] = g.row(k - b);
+      along[b] = to[k - b];
+      for (int before = 0; before < b; ++before) along[b].add_product(along[before], row[before][k - b]);
+      g.root[j].add_product(along[b], g.root[k - b]);
     }
-    const N* row = g.row(k);
-    for (int64_t i = 0; i < k; ++i) {
-      const N p = row[i];
-      for (int r = 0; r < kCount; ++r) to[r][i].add_product(along[r], p);
+    for (int64_t i = 0; i < n; ++i) {
+      N x = to[i];
+      for (int b = 0; b < kCount; ++b) x.add_product(along[b], row[b][i]);
+      to[i] = x;
     }
-    for (int r = 0; r < kCount; ++r) to[r][j + r] = N{};
+    to[j] = N{};
   }
 
   // The same as solve for the words d of first … first + kept; the others are left out.
@@ -132,28 +147,41 @@ class Escape {
       for (int64_t i = 0; i < m; ++i) to[i] = from[place(i)];
       small.root[j] = g.root[place(j)];
     }
-    for (int64_t k = m - 1; k >= kept; --k) leave_out(small, k);
+    leave_out(small, m, kept, [](Num) {});
     solve({small.weight, small.root, kept, m}, own, kept, rest);
-    for (int64_t k = kept; k < m; ++k) {
-      int64_t d = 0;
-      for (; d + kColumns <= kept; d += kColumns) find<kColumns>(small, k, kept, own, d);
-      for (; d < kept; ++d) find<1>(small, k, kept, own, d);
-    }
+    int64_t k = kept;
+    for (; k + kRows <= m; k += kRows) find_rows<kRows>(small, k, kept, own);
+    for (; k < m; ++k) find_rows<1>(small, k, kept, own);
     for (int64_t i = 0; i < m; ++i)
       for (int64_t d = 0; d < kept; ++d) rho[place(i) * stride + first + d] = own[i * kept + d];
   }
 
-  // ρ_d(k) for the words d, …
+  // ρ_d for the words k, …, k + kCount − 1 and all words d that are kept.
   template <int kCount>
-  FENCHEL_INLINE void find(const Graph& g, int64_t k, int64_t kept, N* own, int64_t d) const {
-    N found[kCount];
-    for (int c = 0; c < kCount; ++c) found[c] = g.root[k];
-    const N* row = g.row(k);
-    for (int64_t i = 0; i < k; ++i) {
-      const N p = row[i];
-      for (int c = 0; c < kCount; ++c) found[c].add_product(p, own[i * kept + d + c]);
+  FENCHEL_INLINE void find_rows(const Graph& g, int64_t k, int64_t kept, N* own) const {
+    int64_t d = 0;
+    for (; d + kColumns <= kept; d += kColumns) find<kCount, kColumns>(g, k, kept, own + d);
+    for (; d < kept; ++d) find<kCount, 1>(g, k, kept, own + d);
+  }
+  template <int kCount, int kWide>
+  FENCHEL_INLINE void find(const Graph& g, int64_t k, int64_t kept, N* own) const {
+    N found[kCount][kWide];
+    const N* row[kCount];
+    for (int b = 0; b < kCount; ++b) {
+      row[b] = g.row(k + b);
+      for (int c = 0; c < kWide; ++c) found[b][c] = g.root[k + b];
     }
-    for (int c = 0; c < kCount; ++c) own[k * kept + d + c] = found[c];
+    for (int64_t i = 0; i < k; ++i)
+      for (int c = 0; c < kWide; ++c) {
+        const N known = own[i * kept + c];
+        for (int b = 0; b < kCount; ++b) found[b][c].add_product(row[b][i], known);
+      }
+    for (int b = 0; b < kCount; ++b)
+      for (int c = 0; c < kWide; ++c) {
+        for (int before = 0; before < b; ++before)
+          found[b][c].add_product(row[b][k + before], found[before][c]);
+        own[(k + b) * kept + c] = found[b][c];
+      }
   }
 };
 

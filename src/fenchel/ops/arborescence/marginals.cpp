@@ -49,31 +49,27 @@ class Forest {
     if (room_ < n) {
       score_.reset(new Lane[n * n]);
       root_.reset(new Lane[n]);
+      most_.reset(new Lane[n]);
       room_ = n;
     }
-    for (int64_t lane = 0; lane < kSide; ++lane) {
-      const int64_t row = rows[lane < count ? lane : 0];
-      read(all.scores + row * all.n * all.n, all.n, lane, score_.get());
-      if (all.direction) read(all.direction + row * all.n * all.n, all.n, lane, lanes_.direction);
-    }
+    read(all.scores, all.n, rows, count, score_.get());
+    if (all.direction) read(all.direction, all.n, rows, count, lanes_.direction);
     rescale();
     Lane value = sum_lanes();
     if (all.shares) all.direction ? lanes_.product(single_root_) : lanes_.marginals(single_root_);
     if (all.shares) check_lanes();
+    if (all.shares) write(all.shares, all.n, rows, count);
     for (int64_t lane = 0; lane < count; ++lane) {
-      const int64_t row = rows[lane];
       double found = value.v[lane];
-      const bool wide = fits_[lane] == 0 && found == found && found > kNone;
+      const bool wide = fits_[lane] == 0 && found > kNone;
       if (wide) found = sum_wide(lane, all.direction != nullptr, all.shares != nullptr);
-      if (all.values) all.values[row] = found;
-      if (!all.shares) continue;
-      T* to = all.shares + row * all.n * all.n;
-      std::fill(to, to + all.n * all.n, found == found ? T(0) : std::numeric_limits<T>::quiet_NaN());
-      if (!(found > kNone)) continue;
+      if (all.values) all.values[rows[lane]] = found;
+      if (!all.shares || fits_[lane] != 0) continue;
+      T* to = all.shares + rows[lane] * all.n * all.n;
+      const T blank = found == found ? T(0) : std::numeric_limits<T>::quiet_NaN();
       for (int64_t h = 0; h < n; ++h)
         for (int64_t d = 0; d < n; ++d)
-          to[h * all.n + d] =
-              static_cast<T>(wide ? narrow(wide_.shares[h * n + d]) : lanes_.shares[h * n + d].v[lane]);
+          to[h * all.n + d] = found > kNone ? static_cast<T>(narrow(wide_.shares[h * n + d])) : blank;
     }
   }
 
@@ -83,14 +79,39 @@ class Forest {
   TreeSums<Lane> lanes_;
   TreeSums<Wide> wide_;
   std::unique_ptr<Lane[]> score_, root_;  // rescaled; −inf on the diagonal
+  std::unique_ptr<Lane[]> most_;          // what was subtracted
   Vec<double> base_, trouble_;            // trouble: 0, −inf for no tree, or NaN
   VecInt<double> fits_;                   // whether the weights have room in a double
 
+  // Between matrices of sentences, of `stride` words, and lanes, a few entries of all sentences at a time.
   template <class T>
-  void read(const T* from, int64_t stride, int64_t lane, Lane* to) const {
-    double* out = reinterpret_cast<double*>(to) + lane;
+  void read(const T* from, int64_t stride, const int64_t* rows, int64_t count, Lane* to) const {
     for (int64_t h = 0; h < n_; ++h)
-      for (int64_t d = 0; d < n_; ++d) out[(h * n_ + d) * kSide] = static_cast<double>(from[h * stride + d]);
+      for (int64_t d = 0; d < n_; d += kSide) {
+        double* out = reinterpret_cast<double*>(to + h * n_ + d);
+        const int64_t some = std::min(kSide, n_ - d);
+        for (int64_t lane = 0; lane < kSide; ++lane) {
+          const T* entry = from + (rows[lane < count ? lane : 0] * stride + h) * stride + d;
+          for (int64_t e = 0; e < some; ++e) out[e * kSide + lane] = static_cast<double>(entry[e]);
+        }
+      }
+  }
+  template <class T>
+  void write(T* to, int64_t stride, const int64_t* rows, int64_t count) const {
+    if (n_ < stride)
+      for (int64_t lane = 0; lane < count; ++lane) {
+        T* all = to + rows[lane] * stride * stride;
+        std::fill(all, all + stride * stride, T(0));
+      }
+    for (int64_t h = 0; h < n_; ++h)
+      for (int64_t d = 0; d < n_; d += kSide) {
+        const double* in = reinterpret_cast<const double*>(lanes_.shares + h * n_ + d);
+        const int64_t some = std::min(kSide, n_ - d);
+        for (int64_t lane = 0; lane < count; ++lane) {
+          T* entry = to + (rows[lane] * stride + h) * stride + d;
+          for (int64_t e = 0; e < some; ++e) entry[e] = static_cast<T>(in[e * kSide + lane]);
+        }
+      }
   }
 
   // Subtracts the largest score of each word's heads, and of a single root in all; base is their sum.
@@ -99,28 +120,34 @@ class Forest {
     VecInt<double> bad = {}, orphan = {}, lost = {}, forbids = {};
     Vec<double> spread = {}, top = single_root_ ? none : zero, low = zero;
     base_ = zero;
-    for (int64_t k = 0; k < n_ * n_; ++k) bad |= ~(score_[k].v < kInf<double>);
     for (int64_t d = 0; d < n_; ++d) {
       root_[d] = score_[d * n_ + d];
-      score_[d * n_ + d].v = none;
-      Vec<double> most = none;
-      for (int64_t h = 0; h < n_; ++h) most = max<double>(most, score_[h * n_ + d].v);
-      most = single_root_ ? most : max<double>(most, root_[d].v);
+      most_[d].v = single_root_ ? none : root_[d].v;
+    }
+    for (int64_t h = 0; h < n_; ++h)
+      for (int64_t d = 0; d < n_; ++d) {
+        const Vec<double> s = score_[h * n_ + d].v;
+        bad |= ~(s < kInf<double>);
+        if (h != d) most_[d].v = max<double>(most_[d].v, s);
+      }
+    for (int64_t d = 0; d < n_; ++d) {
+      Vec<double> most = most_[d].v;
       orphan |= most == none;
       most = most == none ? root_[d].v : most;
       lost |= most == none;
-      most = most == none ? zero : most;
+      most_[d].v = most = most == none ? zero : most;
       base_ += most;
-      for (int64_t h = 0; h < n_; ++h) {
-        Vec<double> s = score_[h * n_ + d].v - most;
+      root_[d].v -= most;
+      top = single_root_ ? max<double>(top, root_[d].v) : top;
+    }
+    for (int64_t h = 0; h < n_; ++h)
+      for (int64_t d = 0; d < n_; ++d) {
+        const Vec<double> s = h == d ? none : score_[h * n_ + d].v - most_[d].v;
         score_[h * n_ + d].v = s;
         if (h == d) continue;
         forbids |= s == none;
         low = s > none && s < low ? s : low;
       }
-      root_[d].v -= most;
-      top = single_root_ ? max<double>(top, root_[d].v) : top;
-    }
     lost |= top == none;
     top = top == none ? zero : top;
     base_ += top;

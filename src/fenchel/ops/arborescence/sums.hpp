@@ -32,7 +32,7 @@ class TreeSums {
   void eliminate(bool single_root, F f) {
     const Escape<Num, false> escape(single_root);
     const auto g = graph<false>(plain_);
-    for (int64_t k = n_ - 1; k > 0; --k) f(escape.leave_out(g, k).x);
+    escape.leave_out(g, n_, 1, f);
     f(g.root[0].x);
   }
 

@@ -40,6 +40,7 @@ class Chain {
     transition_.resize(matrix);
     turn_.resize(matrix);
     pair_.resize(matrix);
+    for (int64_t k = 0; k < kLanes<double>; ++k) lane_[k] = static_cast<double>(k);
   }
 
   int64_t parts() const { return full_n_ * m_; }
@@ -106,30 +107,47 @@ class Chain {
  private:
   int64_t full_n_, m_, width_, n_ = 0;
   bool shared_;
+  Vec<double> lane_;
   Workspace score_, alpha_, given_, transition_, mu_, pair_;  // pair: marginals of transitions
   Workspace slope_, mean_, turn_, mu_slope_;                  // the direction's share in α, and in T
   Workspace next_mu_, next_slope_;
 
-  // Rows of m entries as padded rows of doubles; whether none is NaN or +inf.
+  // Rows of m entries as padded rows of doubles; whether none is NaN or +inf. Whole vectors are read, of
+  // which the end may belong to the next row.
   template <class T>
   bool widen(const T* from, int64_t rows, double fill, double* to) const {
-    bool solvable = true;
-    for (int64_t i = 0; i < rows; ++i, from += m_, to += width_) {
-      for (int64_t b = 0; b < m_; ++b) {
-        to[b] = static_cast<double>(from[b]);
-        solvable &= to[b] < kInf<double>;
+    const T* end = from + rows * m_;
+    VecInt<double> bad = {};
+    for (int64_t i = 0; i < rows; ++i, from += m_, to += width_)
+      for (int64_t b = 0; b < width_; b += kLanes<double>) {
+        Vec<double> v = splat<double>(fill);
+        if (end - from >= b + kLanes<double>)
+          v = wide_load(from + b);
+        else
+          for (int64_t k = 0; k < m_ - b; ++k) v[k] = static_cast<double>(from[b + k]);
+        if (b + kLanes<double> > m_) v = lane_ < static_cast<double>(m_ - b) ? v : splat<double>(fill);
+        bad |= ~(v < kInf<double>);
+        store<double>(to + b, v);
       }
-      for (int64_t b = m_; b < width_; ++b) to[b] = fill;
-    }
-    return solvable;
+    return fold(bad, [](auto x, auto y) { return x | y; }) == 0;
   }
   template <class T>
   void narrow(const double* from, T* to) const {
     for (int64_t b = 0; b < m_; ++b) to[b] = static_cast<T>(from[b]);
   }
+  // Whole vectors are written, of which the end may belong to the next row, which is written after.
   template <class T>
   void narrow_all(T* to) const {
-    for (int64_t a = 0; a < m_; ++a) narrow(pair_.data() + a * width_, to + a * m_);
+    const T* end = to + m_ * m_;
+    for (int64_t a = 0; a < m_; ++a, to += m_) {
+      const double* from = pair_.data() + a * width_;
+      for (int64_t b = 0; b < width_; b += kLanes<double>) {
+        if (end - to >= b + kLanes<double>)
+          narrow_store(to + b, load<double>(from + b));
+        else
+          for (int64_t k = b; k < m_ && k < b + kLanes<double>; ++k) to[k] = static_cast<T>(from[k]);
+      }
+    }
   }
   void copy(const double* from, double* to) const {
     for (int64_t b = 0; b < width_; ++b) to[b] = from[b];
