@@ -17,7 +17,7 @@ from ..ops.active_set.solution import Outcome, Support
 Solve = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor, Support, Outcome]]
 
 
-class Solution(Function):
+class Argmax(Function):
     """Scores (B, n) and additional scores (B or 1, m) to marginals (B, n) and weights (B, K).
 
     `found` receives the support and the outcome. Of an additional score the marginal is left to

@@ -161,15 +161,14 @@ def _value(problem: Problem, kind: str, limits: Limits) -> Tensor:
         return structure.log_partition(
             *structure.arguments(problem.scores, problem.additional, problem.lengths)
         )
-    kept = solved(problem, "active_set", limits, False)._kept
-    scores = problem.scores.flatten(1).double()
-    additional = problem.additional
-    u = kept.marginals.flatten(1).to(scores.device)
+    solution = solved(problem, "active_set", limits, False)._solution
+    scores, additional = problem.scores.flatten(1).double(), problem.additional
+    u = solution.marginals.flatten(1).to(scores.device)
     value = _inner(u, scores) - (u * u).sum(1) / 2
     v = None
     if additional is not None:
+        v = solution.extras(tuple(additional.shape[1:])).flatten(1).to(scores.device)
         additional = additional.flatten(1).double()
-        v = kept.extras.flatten(1).to(scores.device)  # type: ignore[union-attr]
         value = value + _inner(v, additional.expand_as(v))
     return Maximum.apply(value.detach(), scores, additional, u, v)  # type: ignore[return-value]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,11 +18,9 @@ from ..ops.active_set.solution import Limits, Outcome
 from ..structures._base import AbstractStructure
 from ..structures._coded import CodedStructure
 from ..structures._problem import Additional, Problem
-from ._autograd import Solution
+from ._autograd import Argmax, Solve
 from ._closed import decompose
-from ._posterior import Kept, Posterior
-
-Solve = Callable[[Tensor, Tensor | None], tuple]
+from ._posterior import Posterior, Solution
 
 
 def sparsemap(
@@ -88,8 +85,7 @@ def sparsemap(
     problem = structure.problem(scores, additional, lengths, mask)
     if regularize_additional and problem.additional is not None:
         problem = replace(problem, additional=structure.apart(problem.additional))
-    closed = isinstance(structure, CodedStructure) and structure.projects
-    if closed and method is None and start is None:
+    if isinstance(structure, CodedStructure) and structure.projects and not (method or start):
         return _projected(problem, structure)
     return solved(
         problem, method or "active_set", Limits(tol, max_iter), regularize_additional, start
@@ -108,15 +104,12 @@ def solved(
         _checks.start(start._problem, problem)
     solve = _solver(problem, method, limits, regularize, start)
     found: list = []
-    u, weights = Solution.apply(scores, additional, solve, found)
+    u, weights = Argmax.apply(scores, additional, solve, found)  # type: ignore[misc]
     support, outcome = found
     _warn(outcome, limits)
     places = None if additional is None else support.extras
-    shape = () if problem.additional is None else tuple(problem.additional.shape[1:])
     u = u.reshape(problem.scores.shape)
-    return _finished(
-        problem, Kept(u, weights, support.codes, places, shape), support.sizes, outcome
-    )
+    return Posterior(problem, Solution(u, weights, support.codes, places, support.sizes, outcome))
 
 
 def _solver(
@@ -126,7 +119,7 @@ def _solver(
     structure, lengths = problem.structure, problem.lengths
     if isinstance(structure, CodedStructure) and _native.LIBRARY is not None:
         built = (*sizes(problem.scores), structure.option(problem.additional))
-        first = None if start is None else (start._kept.codes, start._kept.weights.detach())
+        first = None if start is None else _codes(start)
         if lengths is not None:
             lengths = lengths.cpu()
 
@@ -177,20 +170,24 @@ def _oracle(problem: Problem) -> reference.Oracle:
     return oracle
 
 
+def _codes(start: Posterior) -> tuple[Tensor, Tensor]:
+    """The structures of an earlier result, as the library takes them."""
+    codes = start._solution.codes.to("cpu", torch.int32).contiguous()
+    return codes, start._solution.weights.detach().cpu().contiguous()
+
+
 def _columns(start: Posterior, problem: Problem) -> tuple[reference.Columns, Tensor]:
     """The structures of an earlier result, as the reference takes them."""
-    kept, structure = start._kept, problem.structure
-    parts, extras = kept.codes, None
+    structure, codes = problem.structure, start._solution.codes.cpu()
+    parts, extras = codes, start._solution.places
     if isinstance(structure, CodedStructure):
-        parts = structure.indicator(kept.codes.long())
+        parts = structure.indicator(codes.long())
         if problem.additional is not None:
-            extras = structure.additional_indicator(kept.codes.long(), problem.additional.double())
-    elif kept.places is not None:
-        extras = kept.places
+            extras = structure.additional_indicator(codes.long(), problem.additional.cpu().double())
     parts = parts.flatten(2).double()
     extras = parts.new_zeros(*parts.shape[:2], 0) if extras is None else extras.flatten(2)
     found = torch.ones(len(parts), dtype=torch.bool)
-    return reference.Columns(kept.codes, parts, extras, found), kept.weights.detach()
+    return reference.Columns(codes, parts, extras, found), start._solution.weights.detach().cpu()
 
 
 def _projected(problem: Problem, structure: CodedStructure) -> Posterior:
@@ -201,30 +198,14 @@ def _projected(problem: Problem, structure: CodedStructure) -> Posterior:
     codes = torch.where(inside.unsqueeze(-1), structure.codes_of(sets), -1)
     good = ~u.isnan().any(-1)
     gap = torch.where(good, 0.0, torch.nan).double()
-    outcome = Outcome(gap, torch.zeros_like(good, dtype=torch.int64), good)
-    return _finished(problem, Kept(u, weights, codes, None, ()), inside.sum(-1), outcome)
-
-
-def _finished(problem: Problem, kept: Kept, support: Tensor, outcome: Outcome) -> Posterior:
-    """The solution in the user's form."""
-    device = problem.scores.device
-    gap = outcome.gap.reshape(problem.batch)
-    codes = kept.codes if kept.codes.is_floating_point() else kept.codes.long()
-    return Posterior(
-        problem.unbatched(kept.marginals).to(device),
-        problem.unbatched(codes).to(device),
-        problem.unbatched(kept.weights).to(device),
-        problem.unbatched(support).to(device),
-        gap.to(device),
-        problem.unbatched(outcome.iterations).to(device),
-        problem.unbatched(outcome.converged).to(device),
-        problem,
-        kept,
-    )
+    outcome = Outcome(gap, torch.zeros_like(good, dtype=torch.int64), good, int((~good).sum()))
+    return Posterior(problem, Solution(u, weights, codes, None, inside.sum(-1), outcome))
 
 
 def _warn(outcome: Outcome, limits: Limits) -> None:
     """Says once, for the batch, that the gap was not reached."""
+    if not outcome.missed:
+        return
     missed = ~outcome.converged & ~outcome.gap.isnan()
     if not bool(missed.any()):
         return

@@ -70,7 +70,8 @@ def solve(
     count = scores.shape[0]
     marginals = torch.empty_like(scores)
     gaps = scores.new_empty(count)
-    iterations, supports, converged = torch.empty((3, count), dtype=torch.int64).unbind()
+    iterations, supports = torch.empty((2, count), dtype=torch.int64).unbind()
+    converged = torch.empty(count, dtype=torch.bool)
     batch = _Batch(
         *(scores.data_ptr(), _address(additional), step(additional, count)),
         *(_address(lengths), 0 if lengths is None else lengths.shape[1], count),
@@ -79,15 +80,15 @@ def solve(
         *map(_address, (marginals, gaps, iterations, supports, converged)),
         torch.get_num_threads(),
     )
-    handle, shape = _POINTER(), (_INTEGER * 3)()
+    handle, shape = _POINTER(), (_INTEGER * 4)()
     _SOLVE[oracle](ctypes.byref(batch), *sizes, ctypes.byref(handle), shape)
-    width, positions, others = shape
+    width, positions, others, missed = shape
     codes = torch.empty((count, width, positions), dtype=torch.int32)
     parts, extras = torch.empty_like(codes), codes.new_empty((count, width, others))
     weights, factor = scores.new_empty(count, width), scores.new_empty(count, width, width)
     _TAKE(handle, width, codes, parts, extras, weights, factor)
     support = Support(codes, parts, extras, factor, supports)
-    return marginals, weights, support, Outcome(gaps, iterations, converged != 0)
+    return marginals, weights, support, Outcome(gaps, iterations, converged, missed)
 
 
 def jacobian(

@@ -20,7 +20,8 @@ struct Batch {
   int64_t start_width, method, regularize, max_iter;
   double tol;
   double *marginals, *gaps;                  // (count, parts), (count)
-  int64_t *iterations, *sizes, *converged;   // (count)
+  int64_t *iterations, *sizes;               // (count)
+  bool* converged;                           // (count)
   int64_t threads;
 };
 
@@ -172,6 +173,7 @@ int solve_batch(const Batch& batch, Make make, Solutions** out, int64_t* shape) 
     shape[0] = batch.count ? *std::max_element(batch.sizes, batch.sizes + batch.count) : 0;
     shape[1] = solutions->positions;
     shape[2] = solutions->extras;
+    shape[3] = std::count(batch.converged, batch.converged + batch.count, false);
     *out = solutions.release();
   } catch (const std::exception&) {
     status = kOutOfMemory;

@@ -7,8 +7,8 @@
 #include "batch.hpp"
 #include "choice.hpp"
 
-// `shape` gets the size of the largest support, and how many positions and additional parts its
-// structures have. The oracle of a thread is built from n, m and option, as for the structure's MAP operator.
+// `shape` gets the size of the largest support, how many positions and additional parts its
+// structures have, and how many instances did not converge. The oracle of a thread is built from n, m and option, as for the structure's MAP operator.
 #define FENCHEL_SPARSEMAP(name, ...)                                                               \
   FENCHEL_API int fenchel_sparsemap_##name(const fenchel::Batch* batch, int64_t n, int64_t m,      \
                                            int64_t option, fenchel::Solutions** out,               \

@@ -199,10 +199,12 @@ def _gathered(
     marginals = torch.einsum("bk,bkn->bn", weights, support.parts)
     marginals = torch.where(found.unsqueeze(-1), marginals, filling.unsqueeze(-1))
     gaps = torch.tensor([i.gap for i in instances], dtype=torch.float64)
+    converged = torch.where(found, torch.tensor([i.converged for i in instances]), ~bad)
     outcome = Outcome(
         torch.where(found, gaps, filling),
         torch.tensor([i.iterations for i in instances]) * found,
-        torch.where(found, torch.tensor([i.converged for i in instances]), ~bad),
+        converged,
+        int((~converged).sum()),
     )
     return (
         torch.where(found.unsqueeze(-1), marginals, filling.unsqueeze(-1)),

@@ -20,6 +20,8 @@ class Outcome(NamedTuple):
     gap: Tensor
     iterations: Tensor
     converged: Tensor
+    missed: int
+    """How many did not."""
 
 
 class Support(NamedTuple):
