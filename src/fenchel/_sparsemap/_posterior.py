@@ -112,6 +112,6 @@ class Posterior:
         sizes, gap = self._solution.sizes, self._solution.outcome.gap
         widest, largest = (int(sizes.max()), float(gap.max())) if len(sizes) else (0, 0.0)
         return (
-            f"Posterior of {len(sizes)} instances of {self._problem.structure}, with up to {widest} "
-            f"structures and gaps up to {largest:.1e}"
+            f"Posterior of {len(sizes)} instances of {self._problem.structure}, with up to "
+            f"{widest} structures and gaps up to {largest:.1e}"
         )

@@ -28,10 +28,17 @@ FENCHEL_INLINE double dot(const double* a, const double* b, int64_t n) {
   return add_lanes(first + second);
 }
 
+// Triangular systems are solved by blocks of this many unknowns: one by one within a block, whose
+// latency is that of scalars, and with whole vectors for the others.
+constexpr int64_t kSide = 8;
+static_assert(kSide % kWide == 0);
+
+constexpr int64_t blocks(int64_t n) { return (n + kSide - 1) / kSide * kSide; }
+
 // A = L Lᵀ, and p = L⁻¹ b of one right side and q = L⁻¹ 1 kept beside it. L is kept by columns: the
-// diagonal by its inverse alone, and zeros above it, on it and behind the end, so that all loops run
-// over whole vectors. Vectors that are solved for have `capacity()` entries, finite ones behind the
-// end.
+// diagonal by its inverse alone, and zeros above it, on it and behind the end, so that vectors may
+// cover more than is meant. Vectors that are solved for have `capacity()` entries, finite ones
+// behind the end.
 class Cholesky {
  public:
   int64_t size() const { return size_; }
@@ -41,12 +48,12 @@ class Cholesky {
     std::fill_n(columns_.begin(), size_ * stride_, 0.0);
     std::fill_n(p_.begin(), size_, 0.0);
     std::fill_n(q_.begin(), size_, 0.0);
-    size_ = 0;
+    size_ = 0, pq_ = qq_ = 0;
   }
 
   void reserve(int64_t size) {
     if (size <= stride_) return;
-    const int64_t stride = padded<double>(2 * size);
+    const int64_t stride = blocks(2 * size);
     std::vector<double> columns(static_cast<size_t>(stride * stride));
     for (int64_t j = 0; j < size_; ++j) std::copy_n(column(j), size_, columns.data() + j * stride);
     columns_.swap(columns);
@@ -62,20 +69,33 @@ class Cholesky {
 
   // Solves L x = x.
   void forward(double* x) const {
-    for (int64_t j = 0; j < size_; ++j) {
-      const double* l = column(j);
-      const Vec<double> xj = splat(x[j] *= inverse_[j]);
-      for (int64_t i = (j + 1) / kWide * kWide; i < size_; i += kWide)
-        store(x + i, load(x + i) - xj * load(l + i));
+    for (int64_t b = 0; b < size_; b += kSide) {
+      const int64_t top = std::min(b + kSide, size_);
+      for (int64_t j = b; j < top; ++j) {
+        const double *l = column(j), xj = x[j] *= inverse_[j];
+        for (int64_t i = j + 1; i < top; ++i) x[i] -= xj * l[i];
+      }
+      for (int64_t i = b + kSide; i < size_; i += kWide) {
+        Vec<double> xi = load(x + i);
+        for (int64_t j = b; j < b + kSide; ++j) xi -= x[j] * load(column(j) + i);
+        store(x + i, xi);
+      }
     }
   }
 
   // Solves Lᵀ x = x.
   void backward(double* x) const {
     const int64_t end = padded<double>(size_);
-    for (int64_t j = size_ - 1; j >= 0; --j) {
-      const int64_t i = (j + 1) / kWide * kWide;
-      x[j] = (x[j] - dot(column(j) + i, x + i, end - i)) * inverse_[j];
+    for (int64_t b = (size_ - 1) / kSide * kSide; b >= 0; b -= kSide) {
+      const int64_t top = std::min(b + kSide, size_), rest = b + kSide;
+      if (rest < size_)
+        for (int64_t j = b; j < top; ++j) x[j] -= dot(column(j) + rest, x + rest, end - rest);
+      for (int64_t j = top - 1; j >= b; --j) {
+        const double* l = column(j);
+        double xj = x[j];
+        for (int64_t i = top - 1; i > j; --i) xj -= l[i] * x[i];  // the newest last
+        x[j] = xj * inverse_[j];
+      }
     }
   }
 
@@ -89,6 +109,8 @@ class Cholesky {
     const double inverse = 1 / std::sqrt(pivot);
     p_[size_] = (b - dot(a, p_.data(), end)) * inverse;
     q_[size_] = (1 - dot(a, q_.data(), end)) * inverse;
+    pq_ += p_[size_] * q_[size_];
+    qq_ += q_[size_] * q_[size_];
     for (int64_t j = 0; j < size_; ++j) columns_[j * stride_ + size_] = a[j];
     inverse_[size_++] = inverse;
     return true;
@@ -122,15 +144,16 @@ class Cholesky {
       rotate(p_, j, c, s, p);
       rotate(q_, j, c, s, q);
     }
-    columns_[last * stride_ + last] = p_[last] = q_[last] = 0;
+    p_[last] = q_[last] = 0;
     size_ = last;
+    pq_ = dot(p_.data(), q_.data(), padded<double>(size_));
+    qq_ = dot(q_.data(), q_.data(), padded<double>(size_));
   }
 
   // x = A⁻¹ (b + c 1) with the c for which x sums to one; returns c.
   double solve_on_plane(double* x) const {
-    const int64_t end = padded<double>(size_);
-    const double c = (1 - dot(p_.data(), q_.data(), end)) / dot(q_.data(), q_.data(), end);
-    for (int64_t j = 0; j < end; ++j) x[j] = p_[j] + c * q_[j];
+    const double c = (1 - pq_) / qq_;
+    for (int64_t j = 0; j < size_; j += kWide) store(x + j, load(&p_[j]) + c * load(&q_[j]));
     backward(x);
     return c;
   }
@@ -147,6 +170,7 @@ class Cholesky {
   }
 
   int64_t size_ = 0, stride_ = 0;
+  double pq_ = 0, qq_ = 0;
   std::vector<double> columns_, inverse_, p_, q_, carry_;
 };
 
