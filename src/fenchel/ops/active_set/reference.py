@@ -41,8 +41,7 @@ class _Instance:
         self.combination, self.method, self.limits = combination, method, limits
         self.gap, self.iterations, self.converged = torch.inf, 0, False
         self._best, self._hidden = -torch.inf, 0
-        rounding = 64 * torch.finfo(torch.float64).eps * combination.magnitude()
-        self._enough = max(limits.tol, rounding)
+        self._unit = 16 * torch.finfo(torch.float64).eps * combination.magnitude()
 
     def query(self) -> tuple[Tensor, Tensor]:
         """The scores for which the best structure is wanted next."""
@@ -57,7 +56,8 @@ class _Instance:
         value = at.value(parts, extras) - at.features(parts, extras) @ at.marginals
         self.iterations += 1
         self.gap = max(float(value - level), 0.0)
-        self.converged = self.gap <= self._enough
+        rounding = self._unit * (8 + len(at.parts))
+        self.converged = self.gap <= max(self.limits.tol, rounding)
         if self.converged or self.iterations >= self.limits.max_iter:
             return False
         if self.method != "active_set":
