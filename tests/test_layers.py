@@ -12,7 +12,7 @@ LAYERS = (
     ("_checks",),
     ("ops",),
     ("mappings", "structures"),
-    ("losses", "sparsemap", "attention"),
+    ("losses", "_sparsemap", "attention"),
     ("latent",),
     ("seq2seq", "plots", "compat"),
     ("cli",),

@@ -42,6 +42,11 @@ CASES = {
             "Training steps of an LSTM model, target words per second, as multiples of softmax's.",
         ),
         Case(
+            "sparsemap",
+            "SparseMAP to a gap of 1e-6, and marginals beside torch-struct's: instances a second, "
+            "float32, batches of 64 with normal scores.",
+        ),
+        Case(
             "gpu_mappings",
             "Mappings on a GPU, as multiples of torch.softmax on the same scores.",
             gpu=True,

@@ -1,6 +1,7 @@
 """Differentiable choice: sparse and structured alternatives to softmax, and their losses."""
 
-from . import mappings
+from . import mappings, structures
+from ._sparsemap import Posterior, StructuredLoss, sparsemap, structured_loss
 from .losses import FenchelYoungLoss, fenchel_young_loss, linear_fenchel_young_loss
 from .mappings._entmax import Entmax, entmax
 from .mappings._fusedmax import Fusedmax, fusedmax
@@ -11,31 +12,54 @@ from .mappings._oscarmax import Oscarmax, oscarmax
 from .mappings._pnormmax import Pnormmax, pnormmax
 from .mappings._softmax import Softmax, softmax
 from .mappings._sparsemax import Sparsemax, sparsemax
+from .structures._bits import Bits
+from .structures._budget import Budget
+from .structures._choice import Choice
+from .structures._custom import Custom
+from .structures._inference import log_partition, map_inference, marginals
+from .structures._matching import Matching
+from .structures._sequence import Sequence
+from .structures._tree import DependencyTree
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Bits",
+    "Budget",
+    "Choice",
     "ConvergenceError",
     "ConvergenceWarning",
+    "Custom",
+    "DependencyTree",
     "Entmax",
     "FenchelYoungLoss",
     "Fusedmax",
     "General",
     "Ksubset",
+    "Matching",
     "Normmax",
     "Oscarmax",
     "Pnormmax",
+    "Posterior",
+    "Sequence",
     "Softmax",
     "Sparsemax",
+    "StructuredLoss",
     "entmax",
     "fenchel_young_loss",
     "fusedmax",
     "ksubset",
     "linear_fenchel_young_loss",
+    "log_partition",
+    "map_inference",
     "mappings",
+    "marginals",
     "normmax",
     "oscarmax",
     "pnormmax",
     "softmax",
+    "sparsemap",
     "sparsemax",
+    "structured_loss",
+    "structures",
 ]

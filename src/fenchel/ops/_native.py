@@ -46,6 +46,74 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
 LIBRARY, STATUS = _load()
 
 
+class Routine:
+    """One function of the library for float32 and float64, called with what its letters say.
+
+    Args:
+        name: its name in the library, without `fenchel_` and the type.
+        letters: one per argument but the thread count, which comes last: p for a tensor or None,
+            i for an integer, d for a number.
+    """
+
+    def __init__(self, name: str, letters: str) -> None:
+        self._functions = _functions(name, [*_types(letters), ctypes.c_int])
+
+    def __call__(self, dtype: torch.dtype, *arguments: Any) -> None:
+        """Runs the function on contiguous tensors whose numbers are of that type."""
+        _check(self._functions[dtype](*_words(arguments), torch.get_num_threads()))
+
+
+class Function:
+    """One function of the library for float64 alone, called with what its letters say.
+
+    Args:
+        name: its name in the library, without `fenchel_`.
+        letters: one per argument, as for `Routine`.
+    """
+
+    def __init__(self, name: str, letters: str) -> None:
+        self._function = None if LIBRARY is None else _function(name, _types(letters))
+
+    def __call__(self, *arguments: Any) -> None:
+        """Runs the function on contiguous tensors."""
+        if self._function is None:
+            raise RuntimeError(f"the native library is {STATUS}.")
+        _check(self._function(*_words(arguments)))
+
+
+def _types(letters: str) -> list:
+    types = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "d": ctypes.c_double}
+    return [types[letter] for letter in letters]
+
+
+def _words(arguments: tuple) -> list:
+    return [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
+
+
+def _function(name: str, types: list) -> Any:
+    try:
+        function = LIBRARY[f"fenchel_{name}"]  # type: ignore[index]
+    except AttributeError:
+        raise ImportError(
+            f"the native library has no `{name}`: it is older than the package; build it "
+            "again with `pip install .`, or set FENCHEL_KERNELS=reference."
+        ) from None
+    function.argtypes, function.restype = types, ctypes.c_int
+    return function
+
+
+def _functions(name: str, types: list) -> dict[torch.dtype, Any]:
+    """The functions of the library of that name, by the type of their numbers."""
+    if LIBRARY is None:
+        return {}
+    return {dtype: _function(f"{name}_{suffix}", types) for dtype, suffix in _NAMES.items()}
+
+
+def _check(status: int) -> None:
+    if status:
+        raise MemoryError("the native library could not allocate its working memory.")
+
+
 class Kernel:
     """One function of the library on contiguous rows (..., d) of float32 or float64.
 
@@ -62,24 +130,12 @@ class Kernel:
         self, name: str, inputs: int = 1, parameters: tuple[str, ...] = (), results: int = 1
     ) -> None:
         self._inputs, self._parameters = inputs, parameters
-        self._functions = {}
-        if LIBRARY is None:
-            return
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
         types: list[type] = [pointer] * inputs
         for word in parameters:
             types += [pointer, integer] if word == "rows" else [ctypes.c_double]
         types += [integer, integer, *[pointer] * results, ctypes.c_int]
-        for dtype, suffix in _NAMES.items():
-            try:
-                function = LIBRARY[f"fenchel_{name}_{suffix}"]
-            except AttributeError:
-                raise ImportError(
-                    f"the native library has no `{name}`: it is older than the package; build it "
-                    "again with `pip install .`, or set FENCHEL_KERNELS=reference."
-                ) from None
-            function.argtypes, function.restype = types, ctypes.c_int
-            self._functions[dtype] = function
+        self._functions = _functions(name, types)
 
     def write(self, arguments: tuple, *results: Tensor | None) -> None:
         """Runs the function on contiguous rows and parameters into results, some maybe None."""
@@ -98,8 +154,7 @@ class Kernel:
                 words += (_number(value)[1], 0)
         words += (rows.numel() // d, d)
         words += [None if result is None else result.data_ptr() for result in results]
-        if self._functions[rows.dtype](*words, torch.get_num_threads()):
-            raise MemoryError("the native library could not allocate its working memory.")
+        _check(self._functions[rows.dtype](*words, torch.get_num_threads()))
 
     def __call__(self, *arguments: Any) -> Tensor:
         """The result for contiguous rows and parameters, in a new tensor like the rows."""

@@ -56,6 +56,27 @@ def _on_device(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return cuda
 
 
+def _through_host(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A CPU kernel for CUDA tensors: it waits for its arguments, but not until results are back."""
+
+    def on_host(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        pinned = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+        return pinned.copy_(value, non_blocking=True)
+
+    def cuda(*arguments: Any) -> Any:
+        device = arguments[0].device
+        host = [on_host(value) for value in arguments]
+        torch.cuda.current_stream(device).synchronize()
+        out = kernel(*host)
+        results = out if isinstance(out, tuple) else (out,)
+        sent = tuple(o.pin_memory().to(device, non_blocking=True) for o in results)
+        return sent if isinstance(out, tuple) else sent[0]
+
+    return cuda
+
+
 def like(rows: Tensor, *_: Any) -> Tensor:
     """The shape of a result that has the rows' own."""
     return torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
@@ -67,7 +88,7 @@ def declare(
     fake: Callable[..., Any] = like,
     reference: Callable[..., Any],
     native: Callable[..., Any],
-    triton: Callable[..., Any],
+    triton: Callable[..., Any] | None,
 ) -> Callable[..., Any]:
     """Registers `fenchel::schema` and returns the operator.
 
@@ -76,7 +97,8 @@ def declare(
         fake: the shapes and types of the results, for tracing.
         reference: plain PyTorch in float64, for every device.
         native: the C++ kernel, for contiguous float32 or float64 tensors on the CPU.
-        triton: the Triton kernel, for CUDA tensors of any floating type and any strides.
+        triton: the Triton kernel, for CUDA tensors of any floating type and any strides; if None,
+            these go to the host and back.
     """
     name = schema.split("(")[0]
     _LIBRARY.define(schema)
@@ -95,7 +117,9 @@ def declare(
             return _rounded(fake, arguments, out) if half else out
 
         _LIBRARY.impl(name, cpu, "CPU")
-    if _triton.AVAILABLE:
+        if triton is None:
+            _LIBRARY.impl(name, _on_device(_through_host(cpu)), "CUDA")
+    if triton is not None and _triton.AVAILABLE:
         _LIBRARY.impl(name, _on_device(triton), "CUDA")
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.fenchel, packet), overload or "default")

@@ -84,6 +84,9 @@ template <class T>
 FENCHEL_INLINE Vec<T> max(Vec<T> a, Vec<T> b) {
 #if defined(__AVX512F__)  // the compiler does not see it in the comparison
   if constexpr (sizeof(T) == 4) return (Vec<T>)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
+  if constexpr (sizeof(T) == 8) return (Vec<T>)_mm512_maskz_max_pd(0xff, (__m512d)a, (__m512d)b);
+#elif defined(__AVX2__)
+  if constexpr (sizeof(T) == 8) return (Vec<T>)_mm256_max_pd((__m256d)a, (__m256d)b);
 #endif
   return a > b ? a : b;
 }
@@ -115,6 +118,12 @@ FENCHEL_INLINE Vec<double> wide_load(const float* p) {
   return widen(v);
 }
 FENCHEL_INLINE Vec<double> wide_load(const double* p) { return load<double>(p); }
+
+FENCHEL_INLINE void narrow_store(float* p, Vec<double> v) {
+  HalfVec half = __builtin_convertvector(v, HalfVec);
+  std::memcpy(p, &half, sizeof half);
+}
+FENCHEL_INLINE void narrow_store(double* p, Vec<double> v) { store<double>(p, v); }
 
 // f in double precision on every lane.
 template <class F>

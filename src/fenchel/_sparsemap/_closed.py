@@ -1,0 +1,39 @@
+"""Structures for marginals that have a closed form: a choice of at most k of d entries."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+ROUNDING = 1e-15
+"""A weight that may be the rounding of one addition."""
+
+
+def decompose(marginals: Tensor) -> tuple[Tensor, Tensor]:
+    """Sets whose indicators have these means: systematic sampling, all its outcomes at once.
+
+    Entry i takes [c_(i−1), c_i) of the line, c the cumulative sums. For t in [0, 1) the set of t
+    has the entries that hold one of t, t + 1, t + 2, …: as many as the sum of the marginals,
+    rounded down or up. It changes only where t passes the fraction of some c_i.
+
+    Args:
+        marginals: (B, d) in float64, in [0, 1].
+    Returns:
+        Indicators (B, K, d) in int64, K ≤ d + 1, and weights (B, K), differentiable, zero behind
+        the last set. Time and memory O(d²).
+    """
+    ends = marginals.cumsum(-1)
+    fractions = torch.cat([ends - ends.floor().detach(), torch.ones_like(ends[:, :1])], -1)
+    cuts = fractions.sort(-1).values
+    starts = pad(cuts[:, :-1], (1, 0))
+    weights = cuts - starts
+    middle = ((cuts + starts) / 2).detach().unsqueeze(-1)
+    lines = pad(ends.detach(), (1, 0)).unsqueeze(1)
+    sets = (lines - middle).ceil().diff(dim=-1).long()
+    kept = weights > ROUNDING * ends.shape[-1]
+    widest = int(kept.sum(-1).max()) if len(kept) else 0
+    order = (~kept).to(torch.uint8).argsort(dim=-1, stable=True)[:, :widest]
+    kept = kept.gather(-1, order)
+    weights = torch.where(kept, weights.gather(-1, order), 0.0)
+    return sets.gather(1, order.unsqueeze(-1).expand(-1, -1, sets.shape[-1])), weights

@@ -1,0 +1,210 @@
+"""The losses of structured prediction: Fenchel-Young losses of the regularizers there are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _checks
+from ..ops.active_set.solution import Limits
+from ..structures._base import AbstractStructure
+from ..structures._coded import CodedStructure
+from ..structures._problem import Additional, Problem
+from ._autograd import Maximum
+from ._solve import solved
+
+KINDS = ("perceptron", "svm", "crf", "margin_crf", "sparsemap", "margin_sparsemap")
+MARGIN = ("svm", "margin_crf", "margin_sparsemap")
+
+
+def structured_loss(
+    structure: AbstractStructure,
+    scores: Tensor,
+    target: Tensor | tuple[Tensor, Tensor],
+    additional: Additional | None = None,
+    *,
+    lengths: Any = None,
+    mask: Tensor | None = None,
+    kind: str = "sparsemap",
+    cost: Tensor | None = None,
+    reduction: str = "mean",
+    tol: float = 1e-6,
+    max_iter: int = 10_000,
+) -> Tensor:
+    """The loss max over y' of ⟨θ, y'⟩ − Ω(y'), less the same at the target y, with gradient ŷ − y.
+
+    | kind | Ω, on marginals u of a distribution p | ŷ |
+    | --- | --- | --- |
+    | "perceptron" | 0 | the best structure |
+    | "crf" | −entropy of p | marginals |
+    | "sparsemap" | ½‖u‖² | SparseMAP |
+    | "svm", "margin_crf", "margin_sparsemap" | that of the one above, less the expected cost | |
+
+    It is nonnegative, convex in θ, and zero where ŷ = y, which for a CRF is never; with a margin y
+    must beat every other structure by its cost.
+
+    Args:
+        structure: the set of structures.
+        scores: θ, (..., *structure.shape), floating point.
+        target: y: codes (..., positions), integers, −1 for none; or indicators (..., *shape),
+            floating point, and where there are additional scores and these are not zeros and ones
+            a pair with those of the additional scores.
+        additional, lengths, mask: as for `map_inference`.
+        kind: which loss.
+        cost: what each part costs, (..., *shape) or fewer dimensions, for the kinds with a margin:
+            the cost of a structure is the sum over its parts, up to a constant that makes y's zero.
+            By default the Hamming distance: how many positions differ from y.
+        reduction: "none", "mean" or "sum" over the instances.
+        tol, max_iter: as for `sparsemap`.
+    Returns:
+        A scalar, or with "none" one loss per instance.
+    Raises:
+        TypeError, ValueError: for input of the wrong kind, shape or value.
+        NotImplementedError: for a CRF of a structure without a log-partition.
+
+    One inference forward; backward only its result, less the target.
+
+    >>> import torch
+    >>> from fenchel import Sequence, structured_loss
+    >>> scores = torch.tensor([[2.0, 0.0], [0.0, 0.5]])
+    >>> structured_loss(Sequence(2, 2), scores, torch.tensor([0, 1]))
+    tensor(0.0625)
+    >>> structured_loss(Sequence(2, 2), scores, torch.tensor([0, 1]), kind="svm")
+    tensor(0.5000)
+
+    References: niculae2018sparsemap, blondel2020learning.
+    """
+    _checks.structure(structure, AbstractStructure)
+    _checks.choice("kind", kind, KINDS)
+    _checks.choice("reduction", reduction, _checks.REDUCTIONS)
+    _checks.number("tol", tol, least=0)
+    _checks.size("max_iter", max_iter)
+    problem = structure.problem(scores, additional, lengths, mask)
+    y, z = _target(problem, target)
+    if kind in MARGIN:
+        problem = replace(problem, scores=problem.scores + _cost(problem, y, cost))
+    elif cost is not None:
+        raise ValueError(f"`cost` must be None for {kind}, which has no margin; use {MARGIN}.")
+    value = _value(problem, kind.removeprefix("margin_"), Limits(tol, max_iter))
+    if kind.endswith("sparsemap"):
+        value = value + (y * y).flatten(1).sum(1) / 2
+    at_target = _inner(y, problem.scores)
+    if z is not None and problem.additional is not None:
+        at_target = at_target + _inner(z, problem.additional.expand_as(z))
+    losses = problem.unbatched(value - at_target)
+    return losses if reduction == "none" else getattr(losses, reduction)()
+
+
+class StructuredLoss(nn.Module):
+    """`structured_loss` as a module.
+
+    Args:
+        structure, kind, reduction, tol, max_iter: as for the function.
+    """
+
+    def __init__(
+        self,
+        structure: AbstractStructure,
+        kind: str = "sparsemap",
+        reduction: str = "mean",
+        tol: float = 1e-6,
+        max_iter: int = 10_000,
+    ) -> None:
+        super().__init__()
+        _checks.structure(structure, AbstractStructure)
+        _checks.choice("kind", kind, KINDS)
+        _checks.choice("reduction", reduction, _checks.REDUCTIONS)
+        self.structure = structure
+        self.kind = kind
+        self.reduction = reduction
+        self.tol = tol
+        self.max_iter = max_iter
+
+    def forward(
+        self,
+        scores: Tensor,
+        target: Tensor | tuple[Tensor, Tensor],
+        additional: Additional | None = None,
+        *,
+        lengths: Any = None,
+        mask: Tensor | None = None,
+        cost: Tensor | None = None,
+    ) -> Tensor:
+        return structured_loss(
+            self.structure,
+            scores,
+            target,
+            additional,
+            lengths=lengths,
+            mask=mask,
+            kind=self.kind,
+            cost=cost,
+            reduction=self.reduction,
+            tol=self.tol,
+            max_iter=self.max_iter,
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.structure}, kind={self.kind!r}, reduction={self.reduction!r}"
+
+
+def _value(problem: Problem, kind: str, limits: Limits) -> Tensor:
+    """The maximum (B), whose gradient is ŷ."""
+    structure = problem.structure
+    if kind in ("perceptron", "svm"):
+        return structure.vertices(problem).value
+    if kind == "crf":
+        return structure.log_partition(
+            *structure.arguments(problem.scores, problem.additional, problem.lengths)
+        )
+    solution = solved(problem, "active_set", limits, False)._solution
+    scores, additional = problem.scores.flatten(1).double(), problem.additional
+    u = solution.marginals.flatten(1).to(scores.device)
+    value = _inner(u, scores) - (u * u).sum(1) / 2
+    v = None
+    if additional is not None:
+        v = solution.extras(tuple(additional.shape[1:])).flatten(1).to(scores.device)
+        additional = additional.flatten(1).double()
+        value = value + _inner(v, additional.expand_as(v))
+    return Maximum.apply(value.detach(), scores, additional, u, v)  # type: ignore[return-value]
+
+
+def _target(problem: Problem, target: Any) -> tuple[Tensor, Tensor | None]:
+    """The parts (B, *shape) and additional parts (B, …) of the target, in the scores' type."""
+    structure, scores, extra = problem.structure, problem.scores, problem.additional
+    given, z = target if isinstance(target, tuple) else (target, None)
+    coded = structure if isinstance(structure, CodedStructure) else None
+    positions = None if coded is None else coded.positions
+    codes, y = None, given
+    if _checks.structure_target(given, problem.batch, positions, scores) and coded is not None:
+        codes = given.long().reshape(-1, given.shape[-1])
+        _checks.codes(codes, coded.parts(codes) >= math.prod(coded.shape))
+        y = coded.indicator(codes, scores.dtype)
+        _checks.codes(codes, (codes >= 0) & (coded.codes_of(y) != codes))
+    y = y.to(scores.dtype).reshape(scores.shape)
+    if extra is None:
+        return y, None
+    if z is not None:
+        return y, _checks.like_additional(z, problem.batch, extra).to(scores.dtype)
+    if codes is None:
+        _checks.vertex("target", y, coded is not None)
+        codes = coded.codes_of(y)  # type: ignore[union-attr]
+    return y, coded.additional_indicator(codes, extra)  # type: ignore[union-attr]
+
+
+def _cost(problem: Problem, y: Tensor, cost: Tensor | None) -> Tensor:
+    """What each part (B, *shape) costs; a position without a part in y has cost one for any."""
+    if cost is not None:
+        return _checks.cost(cost, problem.batch, problem.scores.shape).to(y.dtype)
+    dim = problem.structure.options_dim
+    taken = y if dim is None else y.sum(dim, keepdim=True)
+    return 1 - taken - y
+
+
+def _inner(a: Tensor, b: Tensor) -> Tensor:
+    """<a, b> of each instance, in which zeros of a delete infinite entries of b."""
+    return torch.where(a == 0, 0.0, a * b).flatten(1).sum(1)

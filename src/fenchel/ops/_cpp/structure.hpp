@@ -1,0 +1,149 @@
+// What every MAP oracle is, and the batch over one.
+//
+// An oracle solves one instance at a time and keeps its working memory. A structure is a code: for each
+// position the option it takes (tag, head, column, bit), −1 for none.
+//
+//   void resize(const int64_t* lengths)   the sizes of the next instance, null for the full ones; also
+//                                         forgets all that was kept from other scores
+//   int parts(), extras(), positions()    how many scores, additional scores, and positions
+//   double argmax(scores, additional, code)
+//                                         the best structure's score; −inf, and a code of −1, if every
+//                                         structure holds a part of score −inf. additional may be null
+//                                         for "as before". No score is NaN or +inf
+//   int part(position, choice)            the score's index of that choice, −1 if it has none
+//   void for_each_extra(code, f)          f(index) for each additional score of the structure
+//   void gather(full, compact), scatter   between a tensor of the full sizes and scores of these
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "simd.hpp"
+
+namespace fenchel {
+
+constexpr double kNone = -kInf<double>;
+
+// Memory for vectors: every size is a multiple of the lanes, and starts where a cache line does.
+class Workspace {
+ public:
+  void resize(int64_t n) {
+    memory_.reset(new double[n + kLine]);
+    auto address = reinterpret_cast<uintptr_t>(memory_.get());
+    data_ = memory_.get() + (-address % (kLine * sizeof(double))) / sizeof(double);
+  }
+  void fill(int64_t n, double value) {
+    for (int64_t i = 0; i < n; ++i) data_[i] = value;
+  }
+  double* data() { return data_; }
+  const double* data() const { return data_; }
+  double& operator[](int64_t i) { return data_[i]; }
+  double operator[](int64_t i) const { return data_[i]; }
+
+ private:
+  static constexpr int64_t kLine = 8;
+  std::unique_ptr<double[]> memory_;
+  double* data_ = nullptr;
+};
+
+// Whether no entry is NaN or +inf.
+inline bool is_solvable(const double* x, int64_t n) {
+  VecInt<double> bad = {};
+  each_vector<double>(x, n, 0, [&](Vec<double> v, int64_t, int64_t) { bad |= ~(v < kInf<double>); });
+  return fold(bad, [](auto a, auto b) { return a | b; }) == 0;
+}
+
+inline double largest(const double* x, int64_t n) {
+  Vec<double> top = splat<double>(kNone);
+  for (int64_t i = 0; i < n; i += kLanes<double>) top = max<double>(top, load<double>(x + i));
+  return fold(top, [](auto a, auto b) { return a > b ? a : b; });
+}
+
+// The first of n entries that equals the value, among padded ones; −1 if there is none.
+inline int first_equal(const double* x, int64_t n, double value) {
+  for (int64_t i = 0; i < n; i += kLanes<double>) {
+    Vec<double> v = load<double>(x + i);
+#if defined(__AVX512F__)
+    unsigned bits = _mm512_cmp_pd_mask((__m512d)v, _mm512_set1_pd(value), _CMP_EQ_OQ);
+#elif defined(__AVX2__)
+    unsigned bits = static_cast<unsigned>(_mm256_movemask_pd((__m256d)(v == splat<double>(value))));
+#else
+    VecInt<double> same = v == splat<double>(value);
+    unsigned bits = 0;
+    for (int k = 0; k < kLanes<double>; ++k) bits |= static_cast<unsigned>(same[k] & 1) << k;
+#endif
+    if (bits) return static_cast<int>(i) + __builtin_ctz(bits);
+  }
+  return -1;
+}
+
+// Sizes and parts of a structure whose scores are a matrix: a corner of the full one.
+class Grid {
+ public:
+  Grid(int rows, int columns) : full_rows_(rows), full_columns_(columns), rows_(rows), columns_(columns) {}
+  int parts() const { return rows_ * columns_; }
+  int extras() const { return 0; }
+  template <class F>
+  void for_each_extra(const int32_t*, F) const {}
+  template <class T>
+  void gather(const T* full, double* compact) const {
+    for (int i = 0; i < rows_; ++i)
+      for (int j = 0; j < columns_; ++j)
+        compact[i * columns_ + j] = static_cast<double>(full[static_cast<int64_t>(i) * full_columns_ + j]);
+  }
+  template <class T>
+  void scatter(const double* compact, T* full) const {
+    for (int64_t i = 0; i < full_rows_; ++i)
+      for (int64_t j = 0; j < full_columns_; ++j)
+        full[i * full_columns_ + j] =
+            i < rows_ && j < columns_ ? static_cast<T>(compact[i * columns_ + j]) : T(0);
+  }
+
+ protected:
+  int full_rows_, full_columns_, rows_, columns_;
+};
+
+// The best structures of a batch: codes (−1 behind the end of a shorter instance) and their scores, NaN
+// for an instance with NaN or +inf among its scores. make() builds the oracle of a thread.
+template <class T, class Make>
+int map_batch(Make make, const T* scores, const T* additional, int64_t extra_step, const int64_t* lengths,
+              int64_t sizes, int64_t batch, int64_t work, int32_t* codes, double* values, int threads) {
+  return parallel_rows(batch, work, threads, [&](int64_t first, int64_t last) {
+    auto oracle = make();
+    const int64_t size = oracle.parts(), width = oracle.positions();
+    Workspace compact, extra;
+    compact.resize(padded<double>(size));
+    extra.resize(padded<double>(oracle.extras()));
+    for (int64_t row = first; row < last; ++row) {
+      oracle.resize(lengths ? lengths + row * sizes : nullptr);
+      oracle.gather(scores + row * size, compact.data());
+      const int n = oracle.extras();
+      for (int i = 0; i < n; ++i) extra[i] = static_cast<double>(additional[row * extra_step + i]);
+      int32_t* code = codes + row * width;
+      for (int64_t i = 0; i < width; ++i) code[i] = -1;
+      values[row] = is_solvable(compact.data(), oracle.parts()) && is_solvable(extra.data(), n)
+                        ? oracle.argmax(compact.data(), n ? extra.data() : nullptr, code)
+                        : std::numeric_limits<double>::quiet_NaN();
+    }
+  });
+}
+
+}  // namespace fenchel
+
+// The entry points of a structure's MAP operator.
+#define FENCHEL_MAP_OF(name, suffix, T, work, ...)                                                       \
+  FENCHEL_API int fenchel_##name##_##suffix(const T* scores, const T* additional, int64_t extra_step,    \
+                                            const int64_t* lengths, int64_t sizes, int64_t batch,        \
+                                            int64_t n, int64_t m, int64_t option, int32_t* codes,        \
+                                            double* values, int threads) {                               \
+    (void)m, (void)option;                                                                               \
+    return fenchel::map_batch<T>([&] { return __VA_ARGS__; }, scores, additional, extra_step, lengths,   \
+                                 sizes, batch, work, codes, values, threads);                            \
+  }
+
+// work: about how many entries a plain operator would touch in the same time; the last argument builds
+// the oracle of a thread from n, m and option.
+#define FENCHEL_MAP(name, work, ...)                  \
+  FENCHEL_MAP_OF(name, f32, float, work, __VA_ARGS__) \
+  FENCHEL_MAP_OF(name, f64, double, work, __VA_ARGS__)

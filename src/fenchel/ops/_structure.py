@@ -1,0 +1,296 @@
+"""Declares the operators of a structure: its MAP inference, log-partition and marginals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ._native import Routine
+from ._operator import declare
+
+Inference = tuple[Tensor, Tensor, Tensor]
+"""Values (B) and marginals u and v."""
+
+
+def step(additional: Tensor | None, batch: int) -> int:
+    """How many entries lie between the additional scores of two instances; 0 if all share them."""
+    if additional is None or additional.shape[0] < batch:
+        return 0
+    return additional[0].numel() if batch else 0
+
+
+def sizes(scores: Tensor) -> tuple[int, int]:
+    """The shape (n, m) of the scores of an instance, (d, 1) if they are a vector."""
+    return scores.shape[1], scores.shape[2] if scores.ndim == 3 else 1
+
+
+def declare_map(name: str, reference: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator `name(scores, additional, lengths, option) -> (codes, values)`.
+
+    Args:
+        name: of the operator and of its function in the library.
+        reference: with the operator's arguments, in plain PyTorch.
+    Returns:
+        A function of scores (B, n, m) or (B, d), additional scores (B or 1, …) or None, lengths
+        (B, k) in int64 or None, and the structure's option. The codes are (B, n) in int32, −1 for
+        none, and the values (B) in float64: −inf where there is no structure, and NaN, with codes
+        −1, where a score is NaN or +inf.
+    """
+    routine = Routine(name, "ppipiiiiipp")
+
+    def fake(scores: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+        codes = scores.new_empty(scores.shape[:2], dtype=torch.int32)
+        return codes, scores.new_empty(scores.shape[:1], dtype=torch.float64)
+
+    def native(
+        scores: Tensor, additional: Tensor | None, lengths: Tensor | None, option: int
+    ) -> tuple[Tensor, Tensor]:
+        batch = scores.shape[0]
+        codes, values = fake(scores)
+        routine(
+            scores.dtype,
+            *(scores, additional, step(additional, batch)),
+            *(lengths, 0 if lengths is None else lengths.shape[1], batch, *sizes(scores), option),
+            *(codes, values),
+        )
+        return codes, values
+
+    return declare(
+        f"{name}(Tensor scores, Tensor? additional, Tensor? lengths, int option)"
+        " -> (Tensor, Tensor)",
+        fake=fake,
+        reference=reference,
+        native=native,
+        triton=None,
+    )
+
+
+def map_each(
+    solve: Callable[[np.ndarray], tuple[list[int], float] | None],
+    scores: Tensor,
+    lengths: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """What `declare_map` asks of a reference, from instance to instance.
+
+    Args:
+        solve: from the scores (n, m) of one instance, none of them NaN or +inf, to its code (n)
+            and value; None if it has no structure.
+        scores: (B, n, m).
+        lengths: (B, 2), the rows and columns of each, (B, 1) if they are as many, or None.
+    """
+    codes = torch.full(scores.shape[:2], -1, dtype=torch.int32)
+    values = torch.full(scores.shape[:1], torch.nan, dtype=torch.float64)
+    sides = None if lengths is None else lengths.expand(-1, 2).tolist()
+    for k, full in enumerate(scores.detach().cpu().double().numpy()):
+        rows, columns = full.shape if sides is None else sides[k]
+        instance = full[:rows, :columns]
+        if not (instance < np.inf).all():
+            continue
+        best = solve(instance)
+        values[k] = -torch.inf if best is None else best[1]
+        if best is not None:
+            codes[k, :rows] = torch.tensor(best[0], dtype=torch.int32)
+    return codes.to(scores.device), values.to(scores.device)
+
+
+def logsumexp(terms: Tensor, dim: int = -1) -> Tensor:
+    """log Σ exp(terms), whose gradient is zero, not NaN, where all terms are −inf."""
+    top = terms.detach().amax(dim, keepdim=True)
+    top = torch.where(top.isinf(), 0.0, top)
+    mass = (terms - top).exp().sum(dim)
+    some = mass != 0
+    return torch.where(some, torch.where(some, mass, 1.0).log() + top.squeeze(dim), -torch.inf)
+
+
+class Operators(NamedTuple):
+    """The operators of a structure with a tractable log-partition; see `declare_inference`."""
+
+    log_partition: Callable[..., Tensor]
+    marginals: Callable[..., Inference]
+    product: Callable[..., tuple[Tensor, Tensor]]
+    reference: Reference
+
+
+class Reference:
+    """Marginals and their derivative from a log-partition, by autograd.
+
+    Args:
+        log_partition: (scores, additional, lengths, option) to values (B), in differentiable torch
+            operations.
+        marginals: the same to the gradient (u, v), where autograd would lose precision.
+    """
+
+    def __init__(
+        self, log_partition: Callable[..., Tensor], marginals: Callable[..., Any] | None
+    ) -> None:
+        self._log_partition, self._marginals = log_partition, marginals
+
+    def gradient(
+        self, scores: Tensor, additional: Tensor | None, lengths: Tensor | None, option: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Marginals u and v (B, …) as differentiable functions of scores that require gradients."""
+        if self._marginals is not None:
+            return self._marginals(scores, additional, lengths, option)
+        inputs = (scores,)
+        if additional is not None:
+            additional = additional.expand(scores.shape[0], *additional.shape[1:])
+            inputs = (scores, additional)
+        values = self._log_partition(scores, additional, lengths, option)
+        values = torch.where(values == -torch.inf, 0.0, values).sum()
+        u, *v = torch.autograd.grad(values, inputs, create_graph=True, materialize_grads=True)
+        return u, (v[0] if v else None)
+
+    def marginals(
+        self, scores: Tensor, additional: Tensor | None, lengths: Tensor | None, option: int
+    ) -> Inference:
+        """Values, u and v; see `declare_inference`."""
+        values = self._log_partition(scores, additional, lengths, option)
+        with torch.enable_grad():
+            found = self.gradient(*_leaves(scores, additional), lengths, option)
+        u, v = (
+            scores.new_empty(0)
+            if x is None
+            else torch.where(values.isnan().reshape(-1, *[1] * (x.ndim - 1)), torch.nan, x.detach())
+            for x in found
+        )
+        return values, u, v
+
+    def product(
+        self,
+        scores: Tensor,
+        additional: Tensor | None,
+        of_u: Tensor,
+        of_v: Tensor | None,
+        lengths: Tensor | None,
+        option: int,
+    ) -> tuple[Tensor, Tensor]:
+        """The derivative of the marginals in a direction; see `declare_inference`."""
+        with torch.enable_grad():
+            scores, additional = _leaves(scores, additional)
+            u, v = self.vjp(scores, additional, of_u, of_v, lengths, option)
+        return u.detach(), scores.new_empty(0) if v is None else v.detach()
+
+    def vjp(
+        self,
+        scores: Tensor,
+        additional: Tensor | None,
+        of_u: Tensor,
+        of_v: Tensor | None,
+        lengths: Tensor | None,
+        option: int,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The same as a differentiable function of all, summed over instances that share their
+        additional scores."""
+        given = (scores,) if additional is None else (scores, additional)
+        inputs = [t if t.requires_grad else t.detach().requires_grad_() for t in given]
+        wide = [tensor.double() for tensor in inputs]
+        u, v = self.gradient(wide[0], None if additional is None else wide[1], lengths, option)
+        total = (u * of_u).sum()
+        if v is not None and of_v is not None:
+            total = total + (v * of_v).sum()
+        u, *rest = torch.autograd.grad(total, inputs, create_graph=True, materialize_grads=True)
+        return u, (rest[0] if rest else None)
+
+
+def _leaves(scores: Tensor, additional: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Copies to differentiate in, with the additional scores of each instance for itself."""
+    leaf = scores.detach().clone().requires_grad_()
+    if additional is None:
+        return leaf, None
+    additional = additional.detach().expand(scores.shape[0], *additional.shape[1:])
+    return leaf, additional.clone().requires_grad_()
+
+
+def declare_inference(
+    name: str, log_partition: Callable[..., Tensor], marginals: Callable[..., Any] | None = None
+) -> Operators:
+    """The operators of a structure with a tractable log-partition.
+
+    Args:
+        name: of the operators and of their functions in the library.
+        log_partition: (scores, additional, lengths, option) to values (B), in differentiable torch
+            operations.
+        marginals: the same to the gradient (u, v), where autograd would lose precision.
+    Returns:
+        `log_partition(scores, additional, lengths, option) -> values`; `marginals`, the same to
+        (values, u, v); `product(scores, additional, of_u, of_v, lengths, option) -> (u, v)`, the
+        derivative of the marginals in a direction; and the reference. Values are float64; u is like
+        the scores, v like the additional scores of each instance, (B, …), empty if there are none.
+    """
+    routine = Routine(name, "ppipiiiippp")
+    product_routine = Routine(f"{name}_product", "ppipiiiipppp")
+
+    def extras(scores: Tensor, additional: Tensor | None) -> Tensor:
+        shape = (0,) if additional is None else (scores.shape[0], *additional.shape[1:])
+        return scores.new_empty(shape)
+
+    def value(scores: Tensor, *_: Any) -> Tensor:
+        return scores.new_empty(scores.shape[:1], dtype=torch.float64)
+
+    def all_three(scores: Tensor, additional: Tensor | None, *_: Any) -> Inference:
+        return value(scores), torch.empty_like(scores), extras(scores, additional)
+
+    def both(scores: Tensor, additional: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+        return torch.empty_like(scores), extras(scores, additional)
+
+    def words(
+        scores: Tensor, additional: Tensor | None, lengths: Tensor | None, option: int
+    ) -> tuple:
+        batch = scores.shape[0]
+        first = (scores.dtype, scores, additional, step(additional, batch))
+        return (*first, lengths, batch, *sizes(scores), option)
+
+    def native_value(*arguments: Any) -> Tensor:
+        out = value(arguments[0])
+        routine(*words(*arguments), out, None, None)
+        return out
+
+    def native_marginals(*arguments: Any) -> Inference:
+        values, u, v = all_three(*arguments)
+        routine(*words(*arguments), values, u, v if v.numel() else None)
+        return values, u, v
+
+    def native_product(
+        scores: Tensor,
+        additional: Tensor | None,
+        of_u: Tensor,
+        of_v: Tensor | None,
+        lengths: Tensor | None,
+        option: int,
+    ) -> tuple[Tensor, Tensor]:
+        u, v = both(scores, additional)
+        arguments = words(scores, additional, lengths, option)
+        product_routine(*arguments, of_u, of_v, u, v if v.numel() else None)
+        return u, v
+
+    reference = Reference(log_partition, marginals)
+    schema = "(Tensor scores, Tensor? additional, Tensor? lengths, int option)"
+    return Operators(
+        declare(
+            f"{name}_log_partition{schema} -> Tensor",
+            fake=value,
+            reference=log_partition,
+            native=native_value,
+            triton=None,
+        ),
+        declare(
+            f"{name}_marginals{schema} -> (Tensor, Tensor, Tensor)",
+            fake=all_three,
+            reference=reference.marginals,
+            native=native_marginals,
+            triton=None,
+        ),
+        declare(
+            f"{name}_product(Tensor scores, Tensor? additional, Tensor of_u, Tensor? of_v, "
+            "Tensor? lengths, int option) -> (Tensor, Tensor)",
+            fake=both,
+            reference=reference.product,
+            native=native_product,
+            triton=None,
+        ),
+        reference,
+    )

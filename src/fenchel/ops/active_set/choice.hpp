@@ -1,0 +1,25 @@
+// The best one of d entries.
+#pragma once
+
+#include <algorithm>
+
+#include "structure.hpp"
+
+namespace fenchel {
+
+class Choice : public Grid {
+ public:
+  explicit Choice(int d) : Grid(d, 1) {}
+
+  void resize(const int64_t* lengths) { rows_ = lengths ? static_cast<int>(lengths[0]) : full_rows_; }
+  int positions() const { return 1; }
+  int part(int, int32_t entry) const { return entry; }
+
+  double argmax(const double* scores, const double*, int32_t* code) {
+    const double* best = std::max_element(scores, scores + rows_);
+    *code = *best == kNone ? -1 : static_cast<int32_t>(best - scores);
+    return *best;
+  }
+};
+
+}  // namespace fenchel

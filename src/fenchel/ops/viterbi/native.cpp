@@ -1,0 +1,5 @@
+// The best sequences of a batch.
+#include "oracle.hpp"
+
+FENCHEL_MAP(viterbi, n * m * m,
+            fenchel::Viterbi(static_cast<int>(n), static_cast<int>(m), option != 0))

@@ -1,0 +1,234 @@
+"""What every structure is: the abstract class, the registry, and how its scores are read."""
+
+from __future__ import annotations
+
+import abc
+import inspect
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from .. import _checks
+from ._problem import Additional, Form, Problem, Vertices
+
+_REGISTRY: dict[str, type[AbstractStructure]] = {}
+
+
+class AbstractStructure(abc.ABC):
+    """A set of structures, each a vertex: a vector of parts, mostly zeros and ones.
+
+    A structure states `name`, `shape`, `argmax`, `members` and `examples`; where it is tractable
+    `log_partition`. Scores have one batch dimension in all of these, (B, *shape). A subclass with a
+    `name` is registered under it.
+    """
+
+    name: ClassVar[str]
+    additional_names: ClassVar[tuple[str, ...]] = ()
+    """The additional scores it takes, in order."""
+    options_dim: ClassVar[int | None] = None
+    """The dimension of the scores along which the options of one position lie; None if a part is
+    there or not by itself."""
+    projects: ClassVar[bool] = False
+    """Whether `project` is there."""
+
+    def __init_subclass__(cls) -> None:
+        if "name" not in cls.__dict__:
+            return
+        other = _REGISTRY.get(cls.name)
+        if other is not None and other.__qualname__ != cls.__qualname__:
+            raise ValueError(f"a structure named {cls.name!r} is already registered: {other!r}.")
+        _REGISTRY[cls.name] = cls
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the scores of one instance."""
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """The sizes that `lengths` bounds for each instance; none if all are of one size."""
+        return ()
+
+    @abc.abstractmethod
+    def argmax(
+        self, scores: Tensor, additional: Tensor | None = None, lengths: Tensor | None = None
+    ) -> Any:
+        """The best structure of each instance of a batch.
+
+        A structure without additional scores and lengths may take scores alone.
+
+        Args:
+            scores: (B, *shape), float32 or float64.
+            additional: (B or 1, …), where the structure has additional scores and they are given.
+            lengths: (B, k) in int64, where the structure has `sides` and lengths are given.
+        Returns:
+            Indicators like the scores; or a pair of these and of the indicators of additional
+            scores, (B, …), where there are such.
+        """
+
+    @abc.abstractmethod
+    def members(self) -> Tensor:
+        """The indicators (K, *shape) of all structures, for tests of small ones."""
+
+    @classmethod
+    @abc.abstractmethod
+    def examples(cls) -> Iterator[AbstractStructure]:
+        """A few small instances that exercise every branch; tests run over them."""
+
+    def log_partition(
+        self, scores: Tensor, additional: Tensor | None = None, lengths: Tensor | None = None
+    ) -> Tensor:
+        """log Σ exp of the scores of all structures, (B), differentiable; arguments as `argmax`."""
+        raise NotImplementedError(self.intractable)
+
+    def marginals(
+        self, scores: Tensor, additional: Tensor | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The gradient of `log_partition`, of each instance for itself, differentiable."""
+        given = [scores]
+        if additional is not None:
+            given.append(additional.expand(scores.shape[0], *additional.shape[1:]))
+        watched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
+        with torch.enable_grad():
+            inputs = [
+                t if watched and t.requires_grad else t.detach().requires_grad_() for t in given
+            ]
+            extra = inputs[1] if additional is not None else None
+            values = self.log_partition(*self.arguments(inputs[0], extra, lengths))
+            u, *v = torch.autograd.grad(values.sum(), inputs, create_graph=watched)
+        return u, v[0] if v else None
+
+    def project(self, scores: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """The closest point to scores (B, *shape) among all marginals, in closed form."""
+        raise NotImplementedError(f"{self.name} has no closed form; use `fenchel.sparsemap`.")
+
+    def apart(self, additional: Tensor) -> Tensor:
+        """Additional scores (B or 1, …) with one of its own for each place that uses one."""
+        return additional
+
+    @property
+    def intractable(self) -> str:
+        """Why there is no log-partition, for an error."""
+        return f"{self.name} has no log-partition; use MAP inference or SparseMAP."
+
+    def fold(
+        self, scores: Tensor, additional: tuple[Tensor | None, ...], lengths: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Scores (B, *shape) and additional scores (B or 1, …) from those that a user gives.
+
+        Args:
+            scores: (B, *shape).
+            additional: one for each of `additional_names`, with any batch dimensions flattened.
+            lengths: (B, k) or None.
+        """
+        return scores, additional[0] if additional else None
+
+    def unfold(self, u: Tensor, v: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, ...]:
+        """The inverse for marginals: what belongs to each of the additional scores, (B, …)."""
+        return () if v is None else (v,)
+
+    def additional_shape(self, position: int, shape: torch.Size, batch: torch.Size) -> int:
+        """How many dimensions of an additional score belong to one instance; raises if it does not
+        fit."""
+        raise NotImplementedError
+
+    def vertices(self, problem: Problem) -> Vertices:
+        """The best structures of a batch, with one batch dimension."""
+        found = self.argmax(*self.arguments(problem.scores, problem.additional, problem.lengths))
+        indicator, additional = found if isinstance(found, tuple) else (found, None)
+        _checks.indicators(indicator, problem.scores.shape)
+        indicator = indicator.to(problem.scores)
+        value = torch.where(indicator == 0, 0.0, problem.scores * indicator).flatten(1).sum(1)
+        if additional is not None and problem.additional is not None:
+            extra = torch.where(additional == 0, 0.0, problem.additional * additional)
+            value = value + extra.flatten(1).sum(1)
+        return Vertices(indicator, additional, None, value)
+
+    @staticmethod
+    def arguments(scores: Tensor, additional: Tensor | None, lengths: Tensor | None) -> tuple:
+        """The arguments of `argmax`, without those that are not there."""
+        if lengths is not None:
+            return scores, additional, lengths
+        return (scores,) if additional is None else (scores, additional)
+
+    def problem(
+        self,
+        scores: Tensor,
+        additional: Additional | None = None,
+        lengths: Any = None,
+        mask: Tensor | None = None,
+    ) -> Problem:
+        """The scores as operators take them, checked.
+
+        Args:
+            scores: (..., *shape), floating point.
+            additional: one tensor or a tuple in the order of `additional_names`; None for none.
+            lengths: (...) integers, (..., k) if the structure has k > 1 `sides`; or None.
+            mask: (..., n) booleans instead, true on the first positions of each instance.
+        Raises:
+            TypeError, ValueError: for input of the wrong kind, shape or value.
+        """
+        _checks.dense_floats("scores", scores)
+        batch = _checks.batch_of("scores", scores, self.shape)
+        sizes = _checks.lengths(lengths, mask, batch, self.sides, scores.device)
+        dtype = scores.dtype
+        wide = torch.float32 if dtype in _checks.HALF else dtype
+        flat = scores.to(wide).reshape(-1, *self.shape)
+        form, pieces = None, (None,) * len(self.additional_names)
+        if additional is not None:
+            together = additional if isinstance(additional, tuple) else (additional,)
+            if not isinstance(additional, tuple):
+                together += (None,) * (len(self.additional_names) - 1)
+            _checks.additional(together, self.additional_names, self.name, scores)
+            form = Form(together, isinstance(additional, tuple))
+            pieces = tuple(
+                None if piece is None else self._flattened(k, piece.to(wide), batch)
+                for k, piece in enumerate(together)
+            )
+        flat, extra = self.fold(flat, pieces, sizes)
+        return Problem(self, flat, extra, sizes, batch, dtype, form)
+
+    def _flattened(self, position: int, piece: Tensor, batch: torch.Size) -> Tensor:
+        """Additional scores with one batch dimension, of size 1 if all instances share them."""
+        own = self.additional_shape(position, piece.shape, batch)
+        tail = piece.shape[piece.ndim - own :]
+        lead = piece.shape[: piece.ndim - own]
+        if lead.numel() == 1:
+            return piece.reshape(1, *tail)
+        return piece.expand(*batch, *tail).reshape(-1, *tail)
+
+
+def get(name: str, **options: Any) -> AbstractStructure:
+    """The registered structure of that name, with its options.
+
+    >>> get("matching", rows=2, columns=3).shape
+    (2, 3)
+    """
+    if name not in _REGISTRY:
+        raise ValueError(f"`name` must be one of {', '.join(names())}, got {name!r}.")
+    structure = _REGISTRY[name]
+    known = list(inspect.signature(structure).parameters)
+    for option in options:
+        if option not in known:
+            raise TypeError(f"{name} has no option `{option}`; it takes {', '.join(known)}.")
+    return structure(**options)
+
+
+def names() -> list[str]:
+    """The names of all registered structures.
+
+    >>> "sequence" in names()
+    True
+    """
+    return sorted(_REGISTRY)
+
+
+def examples() -> list[AbstractStructure]:
+    """The examples of all registered structures, over which tests run.
+
+    >>> {example.name for example in examples()} == set(names())
+    True
+    """
+    return [example for name in names() for example in _REGISTRY[name].examples()]

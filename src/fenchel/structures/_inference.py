@@ -1,0 +1,112 @@
+"""MAP inference, marginals and log-partitions of any structure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from .. import _checks
+from ._base import AbstractStructure
+from ._problem import Additional, Vertices
+
+
+def map_inference(
+    structure: AbstractStructure,
+    scores: Tensor,
+    additional: Additional | None = None,
+    *,
+    lengths: Any = None,
+    mask: Tensor | None = None,
+) -> Vertices:
+    """The best structure of each instance: argmax over its members y of <scores, y>.
+
+    Args:
+        structure: such as `Sequence(5, 3)`.
+        scores: (..., *structure.shape), floating point; −inf forbids a part.
+        additional: further scores, where the structure has such: one tensor or a tuple, with any
+            batch dimensions that broadcast. For a `Sequence` the transitions, or transitions,
+            scores of the first tag and of the last, some of them None.
+        lengths: (...) integers, the size of each instance in a ragged batch; (..., 2) for a
+            `Matching`.
+        mask: (..., n) booleans instead, true on the first positions.
+    Returns:
+        `indicator` like the scores; `additional`, the same for the additional scores; `codes`
+        (..., positions), tags, heads, columns or bits, −1 for none; and `value` (...), the best
+        score, whose gradient is the indicator. An instance without structures has the value −inf
+        and zeros; one with NaN or +inf has NaN. CUDA scores of a structure without closed form go
+        to the host and back, without waiting for the way back.
+    Raises:
+        TypeError, ValueError: for input of the wrong kind, shape or value.
+
+    >>> from fenchel import DependencyTree
+    >>> best = map_inference(DependencyTree(2), torch.tensor([[1.0, 3.0], [0.0, 2.0]]))
+    >>> best.codes, best.value
+    (tensor([0, 0]), tensor(4.))
+    """
+    _checks.structure(structure, AbstractStructure)
+    problem = structure.problem(scores, additional, lengths, mask)
+    found = structure.vertices(problem)
+    indicator, extra = problem.restored(found.indicator, found.additional)
+    codes = None if found.codes is None else problem.unbatched(found.codes)
+    return Vertices(indicator, extra, codes, problem.unbatched(found.value))
+
+
+def log_partition(
+    structure: AbstractStructure,
+    scores: Tensor,
+    additional: Additional | None = None,
+    *,
+    lengths: Any = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """log Σ exp(<scores, y>) over all structures y; its gradient is `marginals`.
+
+    Args:
+        structure, scores, additional, lengths, mask: as for `map_inference`.
+    Returns:
+        (...): finite for any finite scores; −inf for an instance without structures.
+    Raises:
+        NotImplementedError: for a structure where this is intractable, as a `Matching`.
+
+    >>> from fenchel import Choice
+    >>> log_partition(Choice(2), torch.zeros(2))
+    tensor(0.6931)
+    """
+    _checks.structure(structure, AbstractStructure)
+    problem = structure.problem(scores, additional, lengths, mask)
+    arguments = structure.arguments(problem.scores, problem.additional, problem.lengths)
+    return problem.unbatched(structure.log_partition(*arguments))
+
+
+def marginals(
+    structure: AbstractStructure,
+    scores: Tensor,
+    additional: Additional | None = None,
+    *,
+    lengths: Any = None,
+    mask: Tensor | None = None,
+) -> Any:
+    """The probability of every part under p(y) ∝ exp(<scores, y>).
+
+    Args:
+        structure, scores, additional, lengths, mask: as for `map_inference`.
+    Returns:
+        A tensor like `scores`; with additional scores a pair of it and of the same for these, in
+        the form in which they were given, for each instance: expected numbers where several
+        positions share a score. Differentiable twice.
+    Raises:
+        NotImplementedError: for a structure where this is intractable, as a `Matching`.
+
+    >>> from fenchel import Sequence
+    >>> tags, transitions = marginals(Sequence(2, 2), torch.zeros(2, 2), torch.eye(2))
+    >>> transitions
+    tensor([[0.3655, 0.1345],
+            [0.1345, 0.3655]])
+    """
+    _checks.structure(structure, AbstractStructure)
+    problem = structure.problem(scores, additional, lengths, mask)
+    arguments = structure.arguments(problem.scores, problem.additional, problem.lengths)
+    u, v = structure.marginals(*arguments)
+    found, extra = problem.restored(u, v)
+    return found if additional is None else (found, extra)
