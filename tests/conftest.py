@@ -14,7 +14,7 @@ import interpreter
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is imported
 
-from fenchel import mappings
+from fenchel import mappings, structures
 from fenchel.ops import _triton
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores
@@ -24,16 +24,16 @@ if not torch.cuda.is_available():  # where some sums of PyTorch's have no determ
     torch.use_deterministic_algorithms(True)  # fills torch.empty with NaN
 
 
-def identify(mapping: mappings.AbstractMapping) -> str:
-    """A short name for one example in the list of tests."""
+def identify(example: mappings.AbstractMapping | structures.AbstractStructure) -> str:
+    """A short name for an example in the list of tests."""
     options = {
         field: value
-        for field, value in vars(mapping).items()
+        for field, value in vars(example).items()
         if isinstance(value, float | int)
         and not field.startswith("_")
         and (field, value) != ("gamma", 1.0)
     }
-    return "-".join([mapping.name, *(f"{key}{value:g}" for key, value in options.items())])
+    return "-".join([example.name, *(f"{key}{value:g}" for key, value in options.items())])
 
 
 EXAMPLES = {identify(mapping): mapping for mapping in mappings.examples()}

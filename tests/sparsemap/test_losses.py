@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from conftest import identify
 from fenchel import (
     Bits,
     Budget,
@@ -26,7 +27,7 @@ from fenchel.ops.active_set.solution import Limits
 from fenchel.structures import AbstractStructure
 
 EXAMPLES = [s for s in structures.examples() if s.name != "custom"]
-every = pytest.mark.parametrize("structure", EXAMPLES, ids=repr)
+every = pytest.mark.parametrize("structure", EXAMPLES, ids=identify)
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import fenchel
+from conftest import identify
 from fenchel import (
     Bits,
     Budget,
@@ -25,7 +26,7 @@ from fenchel import (
 from fenchel.structures import AbstractStructure
 
 EXAMPLES = structures.examples()
-every = pytest.mark.parametrize("structure", EXAMPLES, ids=repr)
+every = pytest.mark.parametrize("structure", EXAMPLES, ids=identify)
 METHODS = ("active_set", "away", "pairwise")
 
 

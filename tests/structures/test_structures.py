@@ -6,6 +6,7 @@ import brute
 import pytest
 import torch
 
+from conftest import identify
 from fenchel import (
     Custom,
     DependencyTree,
@@ -17,12 +18,6 @@ from fenchel import (
     structures,
 )
 from fenchel.structures._coded import CodedStructure
-
-
-def identify(structure: structures.AbstractStructure) -> str:
-    options = [v for k, v in vars(structure).items() if isinstance(v, int | bool)]
-    return "-".join([structure.name, *map(str, options)])
-
 
 EXAMPLES = {identify(structure): structure for structure in structures.examples()}
 TRACTABLE = {k: s for k, s in EXAMPLES.items() if s.name not in ("matching", "custom")}
