@@ -38,6 +38,8 @@ def test_all_public_packages_are_documented() -> None:
         "fenchel",
         "fenchel.mappings",
         "fenchel.structures",
+        "fenchel.latent",
+        "fenchel.latent.estimators",
         "fenchel.plots",
         "fenchel.compat.entmax",
     }
