@@ -13,7 +13,9 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/fenchel/ops/*/*.cpp src/
 SANITIZED := build/sanitize
 # A machine with a GPU brings its own PyTorch, and nothing is installed there.
 FROM_SOURCE := PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH}
-GPU_TESTS := tests/test_gpu.py tests/test_linear_loss.py tests/ops/test_triton.py tests/ops/test_triton_prox.py
+NATIVE_TESTS := tests/ops/test_native.py tests/ops/test_oracles.py tests/ops/test_active_set.py
+GPU_TESTS := tests/test_gpu.py tests/test_linear_loss.py tests/ops/test_triton.py tests/ops/test_triton_prox.py \
+	tests/structures/test_structures_gpu.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-gpu lint types doctest sanitize bench bench-gpu clean
@@ -51,7 +53,7 @@ sanitize: $(VENV)/dev.stamp  ## run the kernels' tests under AddressSanitizer an
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
 		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 		FENCHEL_LIBRARY_DIR=$(abspath $(SANITIZED)/lib) \
-		$(BIN)/python -m pytest -p no:cacheprovider tests/ops/test_native.py
+		$(BIN)/python -m pytest -p no:cacheprovider $(NATIVE_TESTS)
 
 bench: $(VENV)/dev.stamp  ## run the benchmark BENCH (default: mappings)
 	$(BIN)/python -m benchmarks $(BENCH)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-PACKAGES = ("entmax", "adasplash", "liger-kernel", "cut-cross-entropy")
+PACKAGES = ("entmax", "torch-struct", "adasplash", "liger-kernel", "cut-cross-entropy")
 """As they are named where packages are published."""
 _BLOCKS = {(128, 4), (512, 4), (512, 8)}
 """Entries of a block and warps: of AdaSplash's 15 choices, all of which take minutes to try."""

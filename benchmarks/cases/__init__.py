@@ -38,6 +38,11 @@ CASES = {
             "Largest errors in float32 against a float64 truth: of any entry, and of |sum − 1|.",
         ),
         Case(
+            "sparsemap",
+            "SparseMAP to a gap of 1e-6, and marginals beside torch-struct's: instances a second, "
+            "float32, batches of 64 with normal scores.",
+        ),
+        Case(
             "gpu_mappings",
             "Mappings on a GPU, as multiples of torch.softmax on the same scores.",
             gpu=True,

@@ -301,7 +301,7 @@ def lengths(
         raise ValueError("`lengths` and `mask` must be None for this structure, of one size only.")
     if mask is not None:
         value = _lengths_of_mask(mask, batch, sides)
-    value = torch.as_tensor(value, device=device)
+    value = torch.as_tensor(value)
     if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
         raise TypeError(f"`lengths` must hold integers, got {value.dtype}.")
     shape = (*batch, len(sides)) if len(sides) > 1 else tuple(batch)
@@ -315,7 +315,7 @@ def lengths(
             raise ValueError(
                 f"`lengths` must be between 1 and {sides[side]}, got {int(value[row, side])}."
             )
-    return value
+    return value.to(device)
 
 
 def _lengths_of_mask(mask: Tensor, batch: torch.Size, sides: tuple[int, ...]) -> Tensor:

@@ -99,7 +99,9 @@ def test_forbidden_parts_have_finite_derivatives(structure) -> None:
     value = log_partition(structure, scores)
     (u,) = torch.autograd.grad(value.sum(), scores)
     torch.testing.assert_close(u, brute.marginals(structure, scores.detach()))
-    (second,) = torch.autograd.grad((marginals(structure, scores) * torch.randn_like(u)).sum(), scores)
+    (second,) = torch.autograd.grad(
+        (marginals(structure, scores) * torch.randn_like(u)).sum(), scores
+    )
     assert second.isfinite().all()
     assert (second[scores == -torch.inf] == 0).all()
 
@@ -151,7 +153,9 @@ def test_nan_stays_in_its_instance(structure) -> None:
         assert best.value[1].isnan()
         assert best.indicator[1].isnan().all()
         assert (best.codes[1] == -1).all()
-        torch.testing.assert_close(best.indicator[::2], map_inference(structure, clean[::2]).indicator)
+        torch.testing.assert_close(
+            best.indicator[::2], map_inference(structure, clean[::2]).indicator
+        )
         if identify(structure) in TRACTABLE:
             value, u = log_partition(structure, scores), marginals(structure, scores)
             assert value[1].isnan()
@@ -170,7 +174,9 @@ def test_lengths_make_smaller_structures(structure) -> None:
     given = lengths if len(sides) > 1 else lengths[:, 0]
     scores.requires_grad_()
     best = map_inference(structure, scores, lengths=given)
-    inner = marginals(structure, scores, lengths=given) if identify(structure) in TRACTABLE else None
+    inner = (
+        marginals(structure, scores, lengths=given) if identify(structure) in TRACTABLE else None
+    )
     weights = torch.randn_like(scores)
     for k, corner in enumerate(corners):
         cut = tuple(slice(side) for side in corner.shape) if corner else ()
@@ -224,10 +230,14 @@ def test_nothing_behind_the_end_counts() -> None:
 
 def test_a_matching_has_no_log_partition() -> None:
     for function in (log_partition, marginals):
-        with pytest.raises(NotImplementedError, match="of a matching is intractable: it is a permanent"):
+        with pytest.raises(
+            NotImplementedError, match="of a matching is intractable: it is a permanent"
+        ):
             function(Matching(2, 2), torch.zeros(2, 2))
     own = Custom((2,), lambda scores: torch.ones_like(scores))
-    with pytest.raises(NotImplementedError, match="custom has no log-partition; use MAP inference or"):
+    with pytest.raises(
+        NotImplementedError, match="custom has no log-partition; use MAP inference or"
+    ):
         log_partition(own, torch.zeros(2))
 
 

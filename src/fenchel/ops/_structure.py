@@ -150,8 +150,14 @@ class Reference:
         """Values, u and v; see `declare_inference`."""
         values = self._log_partition(scores, additional, lengths, option)
         with torch.enable_grad():
-            u, v = self.gradient(*_leaves(scores, additional), lengths, option)
-        return values, u.detach(), scores.new_empty(0) if v is None else v.detach()
+            found = self.gradient(*_leaves(scores, additional), lengths, option)
+        u, v = (
+            scores.new_empty(0)
+            if x is None
+            else torch.where(values.isnan().reshape(-1, *[1] * (x.ndim - 1)), torch.nan, x.detach())
+            for x in found
+        )
+        return values, u, v
 
     def product(
         self,

@@ -92,7 +92,9 @@ class AbstractStructure(abc.ABC):
             given.append(additional.expand(scores.shape[0], *additional.shape[1:]))
         watched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
         with torch.enable_grad():
-            inputs = [t if t.requires_grad else t.detach().requires_grad_() for t in given]
+            inputs = [
+                t if watched and t.requires_grad else t.detach().requires_grad_() for t in given
+            ]
             extra = inputs[1] if additional is not None else None
             values = self.log_partition(*self.arguments(inputs[0], extra, lengths))
             u, *v = torch.autograd.grad(values.sum(), inputs, create_graph=watched)

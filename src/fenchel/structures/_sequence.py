@@ -41,7 +41,6 @@ class Sequence(CodedStructure):
 
     name: ClassVar[str] = "sequence"
     options_dim: ClassVar[int | None] = -1
-    oracle: ClassVar[str] = "viterbi"
     additional_names: ClassVar[tuple[str, ...]] = ("transitions", "start", "end")
 
     length: int
@@ -58,6 +57,10 @@ class Sequence(CodedStructure):
     @property
     def sides(self) -> tuple[int, ...]:
         return (self.length,)
+
+    @property
+    def oracle(self) -> str:
+        return "viterbi"
 
     def option(self, additional: Tensor | None) -> int:
         return int(additional is None or additional.ndim == 3)  # whether all pairs share them

@@ -18,7 +18,6 @@ template <class Oracle>
 Outcome conditional_gradient(Instance<Oracle>& instance, Limits limits, Method method) {
   Support& support = instance.support;
   Outcome outcome;
-  const double enough = std::max(limits.gap, instance.rounding());
   for (;;) {
     instance.update_marginals();
     instance.find_next();
@@ -27,7 +26,7 @@ Outcome conditional_gradient(Instance<Oracle>& instance, Limits limits, Method m
     const double score = instance.score_next(false);
     const double overlap = instance.overlap(support.size()), value = score - overlap;
     outcome.gap = std::max(value - level, 0.0);
-    outcome.converged = outcome.gap <= enough;
+    outcome.converged = outcome.gap <= std::max(limits.gap, instance.rounding());
     if (outcome.converged || outcome.iterations == limits.iterations) return outcome;
 
     int64_t worst = 0;

@@ -41,8 +41,7 @@ class _Instance:
         self.combination, self.method, self.limits = combination, method, limits
         self.gap, self.iterations, self.converged = torch.inf, 0, False
         self._best, self._hidden = -torch.inf, 0
-        rounding = 64 * torch.finfo(torch.float64).eps * combination.magnitude()
-        self._enough = max(limits.tol, rounding)
+        self._unit = 16 * torch.finfo(torch.float64).eps * combination.magnitude()
 
     def query(self) -> tuple[Tensor, Tensor]:
         """The scores for which the best structure is wanted next."""
@@ -57,7 +56,8 @@ class _Instance:
         value = at.value(parts, extras) - at.features(parts, extras) @ at.marginals
         self.iterations += 1
         self.gap = max(float(value - level), 0.0)
-        self.converged = self.gap <= self._enough
+        rounding = self._unit * (8 + len(at.parts))
+        self.converged = self.gap <= max(self.limits.tol, rounding)
         if self.converged or self.iterations >= self.limits.max_iter:
             return False
         if self.method != "active_set":
@@ -158,25 +158,27 @@ def solve(
             if instances[b].answer(found.codes[i], found.parts[i], found.extras[i])
         ]
     bad = ~((scores < torch.inf).all(-1) & (additional < torch.inf).all(-1))
-    return _gathered(instances, first.found, bad)
+    return _gathered(instances, first, bad)
 
 
 def _gathered(
-    instances: list[_Instance], found: Tensor, bad: Tensor
+    instances: list[_Instance], first: Columns, bad: Tensor
 ) -> tuple[Tensor, Tensor, Support, Outcome]:
     """The solutions, padded to the widest support.
 
     Where none was found there is no structure: marginals are zero, or NaN where scores are `bad`.
     """
+    found = first.found
     combinations = [instance.combination for instance in instances]
     for combination in combinations:
         combination.settle()
-    sizes = torch.tensor([len(combination.parts) for combination in combinations]) * found
-    width = max(int(sizes.max()), 1)
+    counts = [len(combination.parts) for combination in combinations]
+    sizes = torch.tensor(counts, dtype=torch.int64) * found
+    width = max(sizes.tolist(), default=0)
     inside = torch.arange(width) < sizes.unsqueeze(-1)
 
-    def stacked(rows: list[list[Tensor]], filling: float) -> Tensor:
-        full = rows[0][0].new_full((len(rows), width, *rows[0][0].shape), filling)
+    def stacked(rows: list[list[Tensor]], like: Tensor, filling: float) -> Tensor:
+        full = like.new_full((len(rows), width, *like.shape[1:]), filling)
         for b, row in enumerate(rows):
             if found[b]:
                 full[b, : len(row)] = torch.stack(row)
@@ -189,9 +191,9 @@ def _gathered(
         factor[b, :size, :size] = combinations[b].factor().T
         weights[b, :size] = combinations[b].weights / combinations[b].weights.sum()
     support = Support(
-        stacked([c.codes for c in combinations], -1),
-        stacked([c.parts for c in combinations], 0),
-        stacked([c.extras for c in combinations], 0),
+        stacked([c.codes for c in combinations], first.codes, -1),
+        stacked([c.parts for c in combinations], first.parts, 0),
+        stacked([c.extras for c in combinations], first.extras, 0),
         factor,
         sizes,
     )
@@ -199,10 +201,11 @@ def _gathered(
     marginals = torch.einsum("bk,bkn->bn", weights, support.parts)
     marginals = torch.where(found.unsqueeze(-1), marginals, filling.unsqueeze(-1))
     gaps = torch.tensor([i.gap for i in instances], dtype=torch.float64)
-    converged = torch.where(found, torch.tensor([i.converged for i in instances]), ~bad)
+    ended = torch.tensor([i.converged for i in instances], dtype=torch.bool)
+    converged = torch.where(found, ended, ~bad)
     outcome = Outcome(
         torch.where(found, gaps, filling),
-        torch.tensor([i.iterations for i in instances]) * found,
+        torch.tensor([i.iterations for i in instances], dtype=torch.int64) * found,
         converged,
         int((~converged).sum()),
     )

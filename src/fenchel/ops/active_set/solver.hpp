@@ -106,9 +106,10 @@ class Instance {
     return dot(marginals_.data(), marginals_.data(), static_cast<int64_t>(marginals_.size()));
   }
 
-  // What of a gap may be rounding.
+  // What of a gap may be rounding: marginals add up as many weights as there are structures.
   double rounding() const {
-    return 64 * std::numeric_limits<double>::epsilon() * (positions_ + magnitude_);
+    const double size = static_cast<double>(support.size());
+    return 16 * std::numeric_limits<double>::epsilon() * (8 + size) * (positions_ + magnitude_);
   }
 
   const std::vector<double>& marginals() const { return marginals_; }
@@ -134,7 +135,6 @@ Outcome active_set(Instance<Oracle>& instance, Limits limits) {
   constexpr int kLong = 100;
   Support& support = instance.support;
   Outcome outcome;
-  const double enough = std::max(limits.gap, instance.rounding());
   double best = -kInf<double>;
   int hidden = 0;
   bool fresh = false;
@@ -145,6 +145,7 @@ Outcome active_set(Instance<Oracle>& instance, Limits limits) {
     instance.find_next();
     ++outcome.iterations;
     const double score = instance.score_next(false), overlap = instance.overlap(support.size());
+    const double enough = std::max(limits.gap, instance.rounding());
     const bool known = support.meet_next() >= 0;
     const bool last = outcome.iterations == limits.iterations;
     hidden = value > best ? 0 : hidden + 1;

@@ -66,10 +66,9 @@ class Forest {
       if (all.values) all.values[rows[lane]] = found;
       if (!all.shares || fits_[lane] != 0) continue;
       T* to = all.shares + rows[lane] * all.n * all.n;
-      const T blank = found == found ? T(0) : std::numeric_limits<T>::quiet_NaN();
-      for (int64_t h = 0; h < n; ++h)
-        for (int64_t d = 0; d < n; ++d)
-          to[h * all.n + d] = found > kNone ? static_cast<T>(narrow(wide_.shares[h * n + d])) : blank;
+      std::fill(to, to + all.n * all.n, found == found ? T(0) : std::numeric_limits<T>::quiet_NaN());
+      for (int64_t h = 0; h < n && found > kNone; ++h)
+        for (int64_t d = 0; d < n; ++d) to[h * all.n + d] = static_cast<T>(narrow(wide_.shares[h * n + d]));
     }
   }
 

@@ -42,7 +42,8 @@ def log_partition(scores: Tensor, additional: None, lengths: Tensor | None, opti
     """log Σ exp of the scores of all choices, (B); `option` as for `budget`."""
     k, exact = divmod(option, 2)
     kept = torch.arange(scores.shape[1], device=scores.device) < lengths_or_all(scores, lengths)
-    bad = (kept & ~(scores < torch.inf)).any(1)
+    scores = torch.where(kept, scores, 0.0)
+    bad = ~(scores < torch.inf).all(1)
     none = scores.new_full((len(scores), 1), -torch.inf)
     totals = torch.cat([torch.zeros_like(none), none.expand(-1, k)], 1)  # by the number chosen
     for i in range(scores.shape[1]):

@@ -1,0 +1,1 @@
+"""Experiments of the papers, one folder each: `python -m experiments.inflection --help`."""

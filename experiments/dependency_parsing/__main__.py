@@ -1,0 +1,138 @@
+"""The command line: `python -m experiments.dependency_parsing --data FOLDER --loss LOSS`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from fenchel import plots
+
+from .. import runs, summary
+from . import table
+from .conllu import read_conllu, write_conllu
+from .train import encoded, load, parse, parses, read_split, train
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; 0 if all went well, 1 with a message on standard error otherwise."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or (given[0].startswith("--") and given[0] != "--help"):
+        given.insert(0, "train")
+    options = vars(_parser().parse_args(given))
+    threads = options.pop("threads", None)
+    if threads:
+        torch.set_num_threads(threads)
+    try:
+        options.pop("command")(**options)
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def run_train(run: Path | None, data: Path, loss: str, seed: int, **options: float) -> None:
+    """Trains, or goes on."""
+    folder = run or Path("runs") / data.resolve().name / f"{loss}-{seed}"
+    history = train(folder, data, loss=loss, seed=seed, **options)  # type: ignore[arg-type]
+    best = max(history, key=lambda record: record["uas"])
+    print(f"{folder}: best dev UAS {best['uas']:.2f}, in epoch {best['epoch']}")
+
+
+def run_parse(run: Path, input: Path, output: Path) -> None:
+    """Replaces the heads in a CoNLL-U file."""
+    parser, encode = load(run)
+    sentences = read_conllu(input)
+    codes: list[list[int]] = [[] for _ in sentences]
+    with torch.no_grad():
+        for chosen, batch in encoded(encode, sentences):
+            for index, code in zip(chosen, parse(parser, batch).tolist(), strict=True):
+                codes[index] = code[: len(sentences[index].words)]
+    write_conllu(output, sentences, codes)
+
+
+def run_table(run: Sequence[Path], output: Path) -> None:
+    """Gathers runs."""
+    found = runs.gather(run)
+    summary.save(found, table.table, output)
+    table.draw(found, output)
+    print(table.table(found))
+
+
+def run_picture(run: Path, data: Path, output: Path, sentence: int | None) -> None:
+    """Draws the parses of an ambiguous sentence."""
+    parser, encode = load(run)
+    sentences = read_split(data, "dev")
+    if sentence is None:
+        sentence = _ambiguous(parser, encode, sentences) + 1
+    if not 1 <= sentence <= len(sentences):
+        raise ValueError(f"`--sentence` must be from 1 to {len(sentences)}, got {sentence}.")
+    chosen = sentences[sentence - 1]
+    with torch.no_grad():
+        posterior = parses(parser, encode([chosen]))
+    figure = plots.parses(chosen.words, posterior.structures[0], posterior.weights[0], chosen.code)
+    figure.savefig(output, dpi=110)
+    print(f"sentence {sentence}, {int(posterior.support_size)} parses: {output}")
+
+
+def _ambiguous(parser, encode, sentences) -> int:
+    """A short sentence with few parses, the right one among them but not the heaviest; if there is
+    none, the one with the fewest parses above one."""
+    ranks = {}
+    with torch.no_grad():
+        for chosen, batch in encoded(encode, sentences):
+            posterior = parses(parser, batch)
+            right = (posterior.structures == batch.trees.unsqueeze(1)).all(-1)
+            found = (right & (posterior.weights > 0)).any(-1)
+            first = right.gather(1, posterior.weights.argmax(-1, keepdim=True)).squeeze(-1)
+            for place, index in enumerate(chosen):
+                trees, words = int(posterior.support_size[place]), int(batch.lengths[place])
+                telling = bool(found[place] and not first[place])
+                ranks[index] = (trees == 1, not telling, words < 6, max(trees, 3), words)
+    return min(ranks, key=ranks.__getitem__)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m experiments.dependency_parsing")
+    commands = parser.add_subparsers(required=True)
+
+    one = commands.add_parser("train", help="train, or go on with a run that was killed (default)")
+    one.set_defaults(command=run_train)
+    one.add_argument("--data", type=Path, required=True, help="folder of *train* and *dev*.conllu")
+    one.add_argument("--loss", choices=table.LOSSES, default="margin_sparsemap")
+    one.add_argument("--run", type=Path, help="folder of the run (default: runs/DATA/LOSS-SEED)")
+    one.add_argument("--epochs", type=int, default=30, help="in all (default: 30)")
+    one.add_argument("--seed", type=int, default=1)
+    one.add_argument("--lr", type=float, default=1e-3, help="of Adam (default: 0.001)")
+    one.add_argument("--batch", type=int, default=16, help="sentences per step (default: 16)")
+    one.add_argument("--threads", type=int, help="of the CPU (default: all)")
+
+    one = commands.add_parser("parse", help="CoNLL-U in, CoNLL-U out")
+    one.set_defaults(command=run_parse)
+    one.add_argument("--run", type=Path, required=True)
+    one.add_argument("--input", type=Path, required=True)
+    one.add_argument("--output", type=Path, required=True)
+
+    one = commands.add_parser("table", help="gather runs beside the paper's figures")
+    one.set_defaults(command=run_table)
+    one.add_argument("run", type=Path, nargs="+", help="folders of runs")
+    one.add_argument("--output", type=Path, default=RESULTS, help=f"default: {RESULTS.name}/ here")
+
+    one = commands.add_parser("picture", help="draw an ambiguous sentence with its few parses")
+    one.set_defaults(command=run_picture)
+    one.add_argument("--run", type=Path, required=True)
+    one.add_argument("--data", type=Path, required=True)
+    one.add_argument("--output", type=Path, default=Path("parses.png"))
+    one.add_argument(
+        "--sentence", type=int, help="of the dev data, from 1 (default: a telling one)"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

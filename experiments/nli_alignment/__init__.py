@@ -1,0 +1,1 @@
+"""Natural language inference with latent alignments, and with regularized attention."""

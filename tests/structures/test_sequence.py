@@ -1,0 +1,169 @@
+"""Transitions, first and last tags of sequences."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from fenchel import Sequence, log_partition, map_inference, marginals
+
+
+def values(unaries: Tensor, transitions: Tensor, start: Tensor, end: Tensor) -> dict:
+    """The score of every sequence of one instance, with transitions of each pair."""
+    n, m = unaries.shape
+    found = {}
+    for tags in itertools.product(range(m), repeat=n):
+        total = unaries[range(n), list(tags)].sum() + start[tags[0]] + end[tags[-1]]
+        for i in range(n - 1):
+            total = total + transitions[i, tags[i], tags[i + 1]]
+        found[tags] = total
+    return found
+
+
+def gradients(values: Tensor, inputs: tuple, create_graph: bool = False) -> tuple:
+    """The gradients of a sum, zero in what it does not depend on."""
+    return torch.autograd.grad(
+        values.sum(), inputs, create_graph=create_graph, materialize_grads=True
+    )
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 3), (2, 2), (4, 3), (3, 9)])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("scale", [1.0, 1000.0])
+def test_additional_scores(n: int, m: int, shared: bool, scale: float) -> None:
+    def draw(*shape: int) -> Tensor:
+        return (scale * torch.randn(*shape, dtype=torch.float64)).requires_grad_()
+
+    unaries, start, end = draw(n, m), draw(m), draw(m)
+    transitions = draw(m, m) if shared else draw(n - 1, m, m)
+    structure, additional = Sequence(n, m), (transitions, start, end)
+    pairs = transitions.expand(n - 1, m, m) if shared else transitions
+    every = values(unaries, pairs, start, end)
+    scores = torch.stack(list(every.values()))
+
+    best = map_inference(structure, unaries, additional)
+    assert tuple(best.codes.tolist()) == max(every, key=lambda tags: every[tags].item())
+    torch.testing.assert_close(best.value, scores.max())
+    pieces = (best.indicator, *best.additional)
+    inputs = (unaries, transitions, start, end)
+    for grad, piece in zip(gradients(best.value, inputs), pieces, strict=True):
+        torch.testing.assert_close(piece, grad)
+
+    truth = scores.logsumexp(0)
+    expected = gradients(truth, inputs, create_graph=True)
+    torch.testing.assert_close(log_partition(structure, unaries, additional), truth)
+    u, v = marginals(structure, unaries, additional)
+    for found, right in zip((u, *v), expected, strict=True):
+        torch.testing.assert_close(found, right, rtol=1e-8, atol=1e-10)
+    weights = [torch.randn_like(piece) for piece in inputs]
+    seconds = [
+        gradients(
+            torch.stack([(piece * w).sum() for piece, w in zip(results, weights, strict=True)]),
+            inputs,
+        )
+        for results in ((u, *v), expected)
+    ]
+    for found, right in zip(*seconds, strict=True):
+        torch.testing.assert_close(found, right, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_derivatives(shared: bool) -> None:
+    unaries = torch.randn(2, 3, 2, dtype=torch.float64, requires_grad=True)
+    shape = (2, 2) if shared else (2, 2, 2, 2)
+    transitions = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    for function in (log_partition, marginals):
+
+        def solve(x: Tensor, t: Tensor, f: object = function) -> object:
+            return f(Sequence(3, 2), x, t)  # type: ignore[operator]
+
+        assert torch.autograd.gradcheck(solve, (unaries, transitions))
+        assert torch.autograd.gradgradcheck(solve, (unaries, transitions))
+
+
+def test_transitions_of_one_or_of_each_instance() -> None:
+    n, m = 4, 3
+    unaries = torch.randn(2, 5, n, m, dtype=torch.float64)
+    structure = Sequence(n, m)
+    for shape in (
+        (m, m),
+        (5, m, m),
+        (2, 1, m, m),
+        (2, 5, m, m),
+        (n - 1, m, m),
+        (2, 5, n - 1, m, m),
+    ):
+        transitions = torch.randn(shape, dtype=torch.float64)
+        u, v = marginals(structure, unaries, transitions)
+        per_pair = shape[-3:] == (n - 1, m, m)
+        full = transitions.expand(2, 5, *((n - 1, m, m) if per_pair else (m, m)))
+        assert v.shape == full.shape
+        best = map_inference(structure, unaries, transitions)
+        for i, j in itertools.product(range(2), range(5)):
+            one, pairs = marginals(structure, unaries[i, j], full[i, j])
+            torch.testing.assert_close(u[i, j], one)
+            torch.testing.assert_close(v[i, j], pairs)
+            single = map_inference(structure, unaries[i, j], full[i, j])
+            assert best.codes[i, j].equal(single.codes)
+            torch.testing.assert_close(best.additional[i, j], single.additional)
+
+
+def test_the_last_tag_of_a_shorter_sequence() -> None:
+    unaries = torch.randn(3, 4, 2, dtype=torch.float64)
+    end = torch.tensor([0.0, 5.0], dtype=torch.float64)
+    lengths = torch.tensor([1, 3, 4])
+    u, (_, start, last) = marginals(
+        Sequence(4, 2), unaries, (torch.eye(2).double(), end, end), lengths=lengths
+    )
+    for k, n in enumerate(lengths.tolist()):
+        one, pieces = marginals(Sequence(n, 2), unaries[k, :n], (torch.eye(2).double(), end, end))
+        torch.testing.assert_close(u[k, :n], one)
+        torch.testing.assert_close(start[k], pieces[1])
+        torch.testing.assert_close(last[k], pieces[2])
+
+
+def test_what_was_not_given_is_not_returned() -> None:
+    unaries, end = torch.zeros(3, 2), torch.tensor([0.0, 1.0])
+    u, (transitions, start, last) = marginals(Sequence(3, 2), unaries, (None, None, end))
+    assert transitions is None
+    assert start is None
+    torch.testing.assert_close(last, end.softmax(0))
+    torch.testing.assert_close(u[-1], last)
+    assert map_inference(Sequence(3, 2), unaries).additional is None
+
+
+def test_forbidden_transitions() -> None:
+    transitions = torch.tensor([[0.0, -torch.inf], [0.0, 0.0]], requires_grad=True)
+    unaries = torch.zeros(3, 2, requires_grad=True)
+    value = log_partition(Sequence(3, 2), unaries, transitions)
+    torch.testing.assert_close(value, torch.tensor(4.0).log())
+    (u, v) = torch.autograd.grad(value, (unaries, transitions))
+    assert v[0, 1] == 0
+    torch.testing.assert_close(u[0], torch.tensor([0.25, 0.75]))
+    start = torch.tensor([0.0, -torch.inf])
+    blocked = torch.tensor([[-torch.inf, -torch.inf], [0.0, 0.0]])
+    assert log_partition(Sequence(3, 2), unaries, (blocked, start, None)) == -torch.inf
+    best = map_inference(Sequence(3, 2), unaries, (blocked, start, None))
+    assert best.value == -torch.inf
+    assert (best.codes == -1).all()
+
+
+def test_shapes_that_do_not_fit() -> None:
+    unaries = torch.zeros(3, 4, 2)
+    with pytest.raises(ValueError, match=r"`transitions` of shape \(3, 2, 2\) can be read as"):
+        marginals(Sequence(4, 2), unaries, torch.zeros(3, 2, 2))
+    with pytest.raises(
+        ValueError, match=r"`transitions` must have shape \(..., 2, 2\) or \(..., 3, 2, 2\)"
+    ):
+        marginals(Sequence(4, 2), unaries, torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r"`end` must have shape \(..., 2\), where ... broadcasts"):
+        marginals(Sequence(4, 2), unaries, (None, None, torch.zeros(3)))
+    with pytest.raises(
+        ValueError, match=r"a tuple \(transitions, start, end\), some of them None; got 2"
+    ):
+        marginals(Sequence(4, 2), unaries, (None, None))
+    with pytest.raises(TypeError, match="`start` must have the type and device of `scores`"):
+        marginals(Sequence(4, 2), unaries, (None, torch.zeros(2).double(), None))
