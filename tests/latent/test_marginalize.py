@@ -232,3 +232,10 @@ def test_a_bad_prior() -> None:
 
 def test_the_default_is_sparsemax() -> None:
     assert isinstance(estimators.Exact().over, fenchel.Sparsemax)
+
+
+def test_bits_of_different_lengths() -> None:
+    scores = torch.tensor([[0.5, 0.5, 0.5], [0.5, 2.0, 2.0]])
+    posterior = fenchel.sparsemap(fenchel.Bits(3), scores, lengths=[3, 1])
+    outcome = marginalize(posterior, lambda item, z: z.sum(-1))
+    torch.testing.assert_close(outcome.value, torch.tensor([1.5, 0.5]))

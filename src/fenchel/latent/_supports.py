@@ -38,9 +38,11 @@ def by_posterior(posterior: Posterior) -> Table:
 
     def outcome(item: Tensor, slot: Tensor) -> Tensor:
         chosen = codes[item, slot]
-        if isinstance(structure, CodedStructure):
-            return structure.indicator(chosen, like.dtype)
-        return chosen.to(like.dtype)
+        if not isinstance(structure, CodedStructure):
+            return chosen.to(like.dtype)
+        if structure.options_dim is None:  # bits, which are −1 behind the end of an instance
+            return chosen.to(like.dtype).clamp(min=0)
+        return structure.indicator(chosen, like.dtype)
 
     weights = posterior.weights.reshape(len(like), -1).to(like.dtype)
     exact = posterior.converged.reshape(-1)
