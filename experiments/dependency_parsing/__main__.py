@@ -11,29 +11,18 @@ import torch
 
 from fenchel import plots
 
-from .. import runs, summary
+from .. import command, runs, summary
 from . import table
-from .conllu import read_conllu, write_conllu
+from .conllu import Sentence, read_conllu, write_conllu
+from .model import Encoder, Parser
 from .train import encoded, load, parse, parses, read_split, train
 
 RESULTS = Path(__file__).parent / "results"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; 0 if all went well, 1 with a message on standard error otherwise."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or (given[0].startswith("--") and given[0] != "--help"):
-        given.insert(0, "train")
-    options = vars(_parser().parse_args(given))
-    threads = options.pop("threads", None)
-    if threads:
-        torch.set_num_threads(threads)
-    try:
-        options.pop("command")(**options)
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    """Runs a command; its exit code."""
+    return command.run(_parser(), arguments)
 
 
 def run_train(run: Path | None, data: Path, loss: str, seed: int, **options: float) -> None:
@@ -80,7 +69,7 @@ def run_picture(run: Path, data: Path, output: Path, sentence: int | None) -> No
     print(f"sentence {sentence}, {int(posterior.support_size)} parses: {output}")
 
 
-def _ambiguous(parser, encode, sentences) -> int:
+def _ambiguous(parser: Parser, encode: Encoder, sentences: Sequence[Sentence]) -> int:
     """A short sentence with few parses, the right one among them but not the heaviest; if there is
     none, the one with the fewest parses above one."""
     ranks = {}

@@ -12,7 +12,7 @@ import torch
 
 from fenchel import plots
 
-from .. import runs, summary
+from .. import command, runs, summary
 from .data import LABELS, Pair
 from .models import MODELS
 from .table import table
@@ -22,20 +22,8 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; 0 if all went well, 1 with a message on standard error otherwise."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or (given[0].startswith("--") and given[0] != "--help"):
-        given.insert(0, "train")
-    options = vars(_parser().parse_args(given))
-    threads = options.pop("threads", None)
-    if threads:
-        torch.set_num_threads(threads)
-    try:
-        options.pop("command")(**options)
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    """Runs a command; its exit code."""
+    return command.run(_parser(), arguments)
 
 
 def run_train(run: Path | None, data: Path, model: str, alignment: str, **options: Any) -> None:

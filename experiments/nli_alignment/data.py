@@ -110,13 +110,14 @@ class Vocabulary:
         return len(self.words) + UNKNOWN + 1
 
     def batch(self, pairs: Sequence[Pair]) -> Batch:
-        premise, hypothesis = (
-            [[self._places.get(word, UNKNOWN) for word in pair[side]] for pair in pairs]
-            for side in (0, 1)
-        )
+        premise = [self._numbers(pair.premise) for pair in pairs]
+        hypothesis = [self._numbers(pair.hypothesis) for pair in pairs]
         lengths = [torch.tensor([len(row) for row in rows]) for rows in (premise, hypothesis)]
         labels = torch.tensor([pair.label for pair in pairs])
         return Batch(padded(premise), lengths[0], padded(hypothesis), lengths[1], labels)
+
+    def _numbers(self, words: Sequence[str]) -> list[int]:
+        return [self._places.get(word, UNKNOWN) for word in words]
 
     def vectors(self, path: Path) -> Tensor:
         """Word vectors (len(self), d) from a text file, a word and d numbers a line, as GloVe's;

@@ -74,8 +74,8 @@ def _draw(axes: Any, panel: Alignment) -> None:
 
     weights = panel.weights.detach().float().cpu()
     shown = torch.where(weights > 0, weights, torch.nan)
-    x, y = torch.arange(weights.shape[1] + 1) - 0.5, torch.arange(weights.shape[0] + 1) - 0.5
-    axes.pcolormesh(x.numpy(), y.numpy(), shown.numpy(), cmap="Blues", vmin=0, vmax=1)
+    m, n = weights.shape
+    axes.imshow(shown.numpy(), cmap="Blues", vmin=0, vmax=1, extent=(-0.5, n - 0.5, m - 0.5, -0.5))
     for row, column in weights.nonzero().tolist():
         corner = (column - 0.5, row - 0.5)
         axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=_style.GREY, linewidth=0.5))
@@ -83,7 +83,7 @@ def _draw(axes: Any, panel: Alignment) -> None:
         _paths(axes, panel.structures, panel.strengths)
     axes.set_xticks(range(len(panel.columns)), panel.columns, rotation=90, fontsize="small")
     axes.set_yticks(range(len(panel.rows)), panel.rows, fontsize="small")
-    axes.set(xlim=(x[0], x[-1]), ylim=(y[-1], y[0]), title=panel.title, aspect="equal")
+    axes.set_title(panel.title)
     axes.tick_params(length=0)
 
 

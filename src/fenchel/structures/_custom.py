@@ -14,7 +14,7 @@ from ._base import AbstractStructure
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Custom(AbstractStructure):
     """Any structure whose best one a Python function finds.
 

@@ -68,18 +68,16 @@ class Instance {
   // The score of the next structure less that of the first, added up by position: what they share
   // cancels before it is rounded.
   double score_next(bool first) {
-    double score = 0;
-    const auto add = [&](int64_t i, double value) {
-      if (first) base_[i] = value, magnitude_ += std::abs(value);
-      score += value - base_[i];
-    };
     const int32_t *parts = support.row(support.size()), *others = support.others(support.size());
-    for (int64_t i = 0; i < positions_; ++i) add(i, parts[i] < 0 ? 0 : scores_[parts[i]]);
     const int32_t* extras = (regularize_ ? parts : others) + positions_;
-    const int32_t shift = regularize_ ? static_cast<int32_t>(parts_) : 0;
-    for (int64_t i = 0; i < extras_; ++i)
-      add(positions_ + i, extras[i] < 0 ? 0 : additional_[extras[i] - shift]);
-    return score;
+    const double* additional = extras_ && regularize_ ? additional_ - parts_ : additional_;
+    if (first) {
+      for (int64_t i = 0; i < positions_; ++i) base_[i] = at(scores_, parts[i]);
+      for (int64_t i = 0; i < extras_; ++i) base_[positions_ + i] = at(additional, extras[i]);
+      for (double value : base_) magnitude_ += std::abs(value);
+    }
+    return difference(scores_, parts, base_.data(), positions_) +
+           difference(additional, extras, base_.data() + positions_, extras_);
   }
 
   // The sum of the marginals of structure k's parts; the next structure is number `size()`.
@@ -87,7 +85,8 @@ class Instance {
     const int32_t* parts = support.row(k);
     const int64_t count = positions_ + (regularize_ ? extras_ : 0);
     double sum = 0;
-    for (int64_t i = 0; i < count; ++i) sum += parts[i] < 0 ? 0 : marginals_[parts[i]];
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < count; ++i) sum += at(marginals_.data(), parts[i]);
     return sum;
   }
 
@@ -117,6 +116,15 @@ class Instance {
   Support support;
 
  private:
+  static double at(const double* values, int32_t index) { return index < 0 ? 0 : values[index]; }
+
+  static double difference(const double* values, const int32_t* index, const double* from, int64_t n) {
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; ++i) sum += at(values, index[i]) - from[i];
+    return sum;
+  }
+
   Oracle* oracle_ = nullptr;
   const double *scores_ = nullptr, *additional_ = nullptr;
   bool regularize_ = false, told_ = false;

@@ -157,6 +157,15 @@ class Support {
   static constexpr double kZero = 1e-13;
 
   double shared(const int32_t* a, const int32_t* b) const {
+#if defined(__AVX512F__)
+    int count = 0;
+    for (int64_t i = 0; i < padded_; i += 16) {
+      const __m512i x = _mm512_loadu_si512(a + i), y = _mm512_loadu_si512(b + i);
+      const __mmask16 there = _mm512_cmpge_epi32_mask(x, _mm512_setzero_si512());
+      count += __builtin_popcount(_mm512_mask_cmpeq_epi32_mask(there, x, y));
+    }
+    return count;
+#else
     VecInt<float> count{};
     for (int64_t i = 0; i < padded_; i += kLanes<float>) {
       VecInt<float> x, y;
@@ -165,6 +174,7 @@ class Support {
       count -= (x == y) & (x >= 0);
     }
     return fold(count, [](auto m, auto n) { return m + n; });
+#endif
   }
 
   bool same_others(const int32_t* a, const int32_t* b) const {

@@ -1,0 +1,33 @@
+"""What the command lines of the experiments share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import torch
+
+
+def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
+    """Runs the command that the arguments name, `train` if they start with an option.
+
+    Args:
+        parser: each of its commands sets `command`, a function of its options.
+        arguments: by default those of the process.
+    Returns:
+        0 if all went well; 1, with a message on standard error, if the data or options are wrong.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or (given[0].startswith("-") and given[0] not in ("-h", "--help")):
+        given.insert(0, "train")
+    options = vars(parser.parse_args(given))
+    threads = options.pop("threads", None)
+    if threads:
+        torch.set_num_threads(threads)
+    try:
+        options.pop("command")(**options)
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
