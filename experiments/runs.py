@@ -47,7 +47,11 @@ def fit(
     Returns:
         One record per epoch: the loss, the figures, and what the training took on the clock and,
         which other programs do not disturb, of the processor.
+    Raises:
+        ValueError: for less than one epoch.
     """
+    if epochs < 1:
+        raise ValueError(f"`epochs` must be at least 1, got {epochs}.")
     history = _resume(folder, model, optimizer)
     for epoch in range(len(history) + 1, epochs + 1):
         torch.manual_seed(1_000_003 * seed + epoch)
@@ -121,9 +125,14 @@ def gather(folders: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def load_best(folder: Path, model: nn.Module) -> None:
-    """Loads the weights of the epoch that was best on the development data."""
-    if (folder / BEST).exists():
-        model.load_state_dict(_tensors(folder / BEST))
+    """Loads the weights of the epoch that was best on the development data.
+
+    Raises:
+        FileNotFoundError: if no epoch is finished.
+    """
+    if not (folder / BEST).exists():
+        raise FileNotFoundError(f"{folder} must hold a run with a finished epoch; train it first.")
+    model.load_state_dict(_tensors(folder / BEST))
     model.eval()
 
 

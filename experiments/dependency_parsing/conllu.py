@@ -24,7 +24,7 @@ class Sentence:
     @property
     def code(self) -> list[int]:
         """Its tree as a code of `fenchel.DependencyTree`: heads from 0, the word itself if root."""
-        return [word if head == 0 else head - 1 for word, head in enumerate(self.heads)]
+        return [word if head == 0 else max(head - 1, -1) for word, head in enumerate(self.heads)]
 
 
 def read_conllu(path: Path) -> list[Sentence]:

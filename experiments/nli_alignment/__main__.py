@@ -61,18 +61,18 @@ def run_picture(run: Sequence[Path], data: Path, output: Path, pair: int | None)
 
 
 def _panels(name: str, network: Any, vocabulary: Any, pair: Pair) -> list[plots.Alignment]:
-    """The alignment of a pair: both directions where they differ, the structures if any."""
+    """The alignment of a pair; where directions differ both, the words that choose as rows."""
     with torch.no_grad():
         found = network(vocabulary.batch([pair]))[1]
-    columns = pair.hypothesis if found.rows.shape[2] > 1 else ["weight"]
-    sides = [(found.rows[0], pair.premise, columns)]
-    if found.columns is not found.rows:
-        sides.append((found.columns[0].mT, pair.hypothesis, pair.premise))
-    structures = [(kept.structures[0], kept.weights[0]) for kept in found.posteriors]
-    structures += [(None, None)] * (len(sides) - len(structures))
+    premise, hypothesis = pair.premise, pair.hypothesis
+    if found.rows is found.columns:
+        columns = hypothesis if found.rows.shape[2] > 1 else ["weight"]
+        return [plots.Alignment(name, found.rows[0], premise, columns)]
+    paths: list[Any] = [(kept.structures[0], kept.weights[0]) for kept in found.posteriors]
+    there, back = paths or [(), ()]
     return [
-        plots.Alignment(name, weights, rows, columns, *drawn)
-        for (weights, rows, columns), drawn in zip(sides, structures, strict=True)
+        plots.Alignment(f"{name}, premise", found.rows[0], premise, hypothesis, *there),
+        plots.Alignment(f"{name}, hypothesis", found.columns[0].mT, hypothesis, premise, *back),
     ]
 
 

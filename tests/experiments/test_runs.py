@@ -147,6 +147,13 @@ def test_runs_without_an_epoch_are_not_gathered(tmp_path):
     assert [run["seed"] for run in runs.gather([tmp_path / "new"])] == [1]
 
 
+def test_nothing_is_loaded_from_a_run_without_an_epoch(tmp_path):
+    with pytest.raises(FileNotFoundError, match="must hold a run with a finished epoch; train it"):
+        runs.load_best(tmp_path, nn.Linear(1, 1))
+    with pytest.raises(ValueError, match="`epochs` must be at least 1, got 0"):
+        fit(tmp_path, 0)
+
+
 def test_summaries():
     members = [
         {

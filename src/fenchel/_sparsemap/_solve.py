@@ -116,22 +116,10 @@ def _solver(
     problem: Problem, method: str, limits: Limits, regularize: bool, start: Posterior | None
 ) -> Solve:
     """The solver for the structure: in the library, or around its own oracle."""
-    structure, lengths = problem.structure, problem.lengths
-    if isinstance(structure, CodedStructure) and _native.LIBRARY is not None:
-        built = (*sizes(problem.scores), structure.option(problem.additional))
-        first = None if start is None else _codes(start)
-        if lengths is not None:
-            lengths = lengths.cpu()
-
-        def native(scores: Tensor, additional: Tensor | None) -> tuple:
-            scores = scores.contiguous()
-            additional = None if additional is None else additional.contiguous()
-            oracle = structure.oracle
-            return active_set.solve(
-                oracle, built, scores, additional, lengths, first, method, limits, regularize
-            )
-
-        return native
+    structure = problem.structure
+    coded = isinstance(structure, CodedStructure) and structure.oracle in active_set.ORACLES
+    if coded and _native.LIBRARY is not None:
+        return _library_solver(problem, method, limits, regularize, start)
 
     def plain(scores: Tensor, additional: Tensor | None) -> tuple:
         extras = scores.new_zeros(len(scores), 0) if additional is None else additional
@@ -141,6 +129,30 @@ def _solver(
         return reference.solve(oracle, scores, extras, first, method, limits, regularize)
 
     return plain
+
+
+def _library_solver(
+    problem: Problem, method: str, limits: Limits, regularize: bool, start: Posterior | None
+) -> Solve:
+    structure: Any = problem.structure  # a CodedStructure
+    built = (*sizes(problem.scores), structure.option(problem.additional))
+    lengths = None if problem.lengths is None else problem.lengths.cpu()
+    first = None if start is None else _codes(start)
+
+    def native(scores: Tensor, additional: Tensor | None) -> tuple:
+        return active_set.solve(
+            structure.oracle,
+            built,
+            scores.contiguous(),
+            None if additional is None else additional.contiguous(),
+            lengths,
+            first,
+            method,
+            limits,
+            regularize,
+        )
+
+    return native
 
 
 def _oracle(problem: Problem) -> reference.Oracle:

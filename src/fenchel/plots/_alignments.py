@@ -14,6 +14,9 @@ from . import _style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+ACROSS = 3
+"""How many panels stand side by side."""
+
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
@@ -62,10 +65,14 @@ def alignments(panels: Sequence[Alignment]) -> Figure:
         raise ValueError("`panels` must hold at least one alignment, got none.")
     widest = max(len(panel.columns) for panel in panels)
     tallest = max(len(panel.rows) for panel in panels)
-    figure = _style.new_figure((1.6 + 0.36 * widest) * len(panels), 1.7 + 0.36 * tallest)
-    grid = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axes, panel in zip(grid, panels, strict=True):
+    across = min(len(panels), ACROSS)
+    down = -(-len(panels) // across)
+    figure = _style.new_figure((1.6 + 0.36 * widest) * across, (1.7 + 0.36 * tallest) * down)
+    grid = list(figure.subplots(down, across, squeeze=False).flat)
+    for axes, panel in zip(grid, panels, strict=False):
         _draw(axes, panel)
+    for axes in grid[len(panels) :]:
+        axes.set_axis_off()
     return figure
 
 
