@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from . import command, runs, summary
 RATE, EVERY, COLDEST = 1e-4, 500, 0.5
 """The temperature of a relaxation is max(COLDEST, exp(−RATE · step)), set anew EVERY steps."""
 FACTS = ("epoch", "loss", "seconds", "cpu_seconds", "calls", "calls_p10", "calls_p90", "exact")
+IN_ALL = "median decoder calls, summed over epochs"
 Builder = Callable[[int], Any]
 """From the number of features that a learned baseline sees to an estimator."""
 
@@ -91,6 +93,21 @@ def calls(history: History) -> dict[str, float]:
     }
 
 
+def _lines(history: runs.History, measure: str) -> dict[str, list[float]]:
+    """What is drawn of a run."""
+    median = [record["calls"] for record in history]
+    return {
+        measure: [record[measure] for record in history],
+        "calls": median,
+        IN_ALL: list(itertools.accumulate(median)),
+    }
+
+
+def _draw(lines: dict, names: Sequence[str], over: str | None, path: Path) -> None:
+    shown = {label: {name: line[name] for name in names} for label, line in lines.items()}
+    plots.histories(shown, over).savefig(path, dpi=110)
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A recipe and how its runs are told apart.
@@ -151,15 +168,14 @@ class Experiment:
             print(f"{folder}: best {self.measure} {best[self.measure]:.4g}, epoch {best['epoch']}")
 
     def run_table(self, run: Sequence[Path], output: Path) -> None:
-        """Gathers runs into results.json, table.md and histories.png."""
+        """Gathers runs into results.json, table.md and pictures, one line per estimator."""
         found = runs.gather(run)
         summary.save(found, self.table, output)
-        lines = {}
-        for member in found:
-            label = " ".join(str(member[name]) for name in ("estimator", *self.variants))
-            shown = [name for name in (self.measure, "calls") if name in member["history"][0]]
-            lines[label] = {n: [record[n] for record in member["history"]] for n in shown}
-        plots.histories(lines).savefig(output / "histories.png", dpi=110)
+        for variant, members in summary.grouped(found, self.variants).items():
+            lines = {run["estimator"]: _lines(run["history"], self.measure) for run in members}
+            suffix = "".join(f"-{value}" for value in variant)
+            _draw(lines, ("calls", self.measure), None, output / f"epochs{suffix}.png")
+            _draw(lines, (IN_ALL, self.measure), IN_ALL, output / f"calls{suffix}.png")
         print(self.table(found))
 
     def table(self, found: Sequence[summary.Run]) -> str:
@@ -167,7 +183,7 @@ class Experiment:
         order = sorted(found, key=lambda run: self.estimators.index(run["estimator"]))
         groups = summary.grouped(order, ("estimator", *self.variants))
         head = ["estimator", *self.variants, "seeds", "epochs", *self.figures.values()]
-        head += ["decoder calls, last epoch (10–90%)", "exact", "CPU s per epoch", "paper"]
+        head += ["decoder calls, last epoch (10–90%)", IN_ALL, "exact", "CPU s per epoch", "paper"]
         rows = []
         for (name, *variant), members in groups.items():
             best = summary.best(members, self.measure)
@@ -176,7 +192,9 @@ class Experiment:
             spread = f"{mean['calls']:g} ({mean['calls_p10']:g}–{mean['calls_p90']:g})"
             figures = [summary.spread([record[key] for record in best]) for key in self.figures]
             counts = [*map(str, variant), str(len(members)), summary.epochs(members)]
-            costs = [spread, f"{mean['exact']:.0%}", f"{summary.seconds(members):.1f}"]
+            in_all = [_lines(run["history"], self.measure)[IN_ALL][-1] for run in members]
+            costs = [spread, f"{sum(in_all) / len(in_all):g}", f"{mean['exact']:.0%}"]
+            costs += [f"{summary.seconds(members):.1f}"]
             rows.append([name, *counts, *figures, *costs, self.paper.get(name, "–")])
         return summary.markdown(head, rows)
 

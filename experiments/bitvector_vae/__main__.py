@@ -15,7 +15,6 @@ EXPERIMENT = latents.Experiment(
     figures={
         "elbo": "validation ELBO, best epoch",
         "bits_per_dimension": "bits per dimension there",
-        "calls_in_all": "sum of the epochs' median decoder calls",
     },
     paper={"top-k": "calls in all 561 (32 bits), 998 (128 bits)"},
     options={

@@ -87,7 +87,7 @@ def train(
         device: to train on.
     Returns:
         One record per epoch: `elbo` in nats and `bits_per_dimension` on the validation images,
-        decoder calls and their sum over the epochs so far, times.
+        decoder calls, times.
     """
     options = {"estimator": estimator, "bits": bits, "seed": seed, "lr": lr, "batch": batch}
     options |= {"top_k": top_k, "images": images, "likelihood": likelihood, "samples": samples}
@@ -99,7 +99,6 @@ def train(
     model = latents.Trained(network, build(estimator, bits, top_k)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr)
     history = History()
-    before = [record["calls"] for record in runs.read_history(folder)]
 
     def one_epoch() -> float:
         total = 0.0
@@ -118,15 +117,13 @@ def train(
     def evaluate() -> dict[str, float]:
         # In evaluation the samplers would take the mode; the ELBO is an expectation.
         judge = model.estimator if estimator in EXACT else _sampler(bits)
-        figures = {
+        return {
             "elbo": -fmean(
                 negative_elbo(expected(network, x, judge), bits) for x in held.split(500)
             ),
             "bits_per_dimension": bits_per_dimension(network, held[:likelihood], judge, samples),
             **latents.calls(history),
         }
-        before.append(figures["calls"])
-        return {**figures, "calls_in_all": sum(before)}
 
     return runs.fit(
         folder,

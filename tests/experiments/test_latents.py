@@ -100,7 +100,8 @@ def test_the_commands(
     pytest.importorskip("matplotlib")
     assert experiment.main(["table", str(folder), "--output", str(tmp_path / "out")]) == 0
     assert "| gumbel |" in (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
-    assert (tmp_path / "out" / "histories.png").exists()
+    assert len(list((tmp_path / "out").glob("epochs*.png"))) == 1
+    assert len(list((tmp_path / "out").glob("calls*.png"))) == 1
     assert experiment.main([*words[:1], str(tmp_path / "none"), *words[2:]]) == 1
     assert "error: " in capsys.readouterr().err
 
