@@ -254,6 +254,22 @@ def test_masked_categories_are_never_drawn() -> None:
         assert gradient.isfinite().all()
 
 
+def test_forbidden_bits_are_never_drawn() -> None:
+    scores = torch.tensor([0.0, -torch.inf, torch.inf]).expand(200, 3).clone().requires_grad_()
+    bits = fenchel.Bits(3)
+    for estimator in (ScoreFunction(bits), GumbelSoftmax(bits), StraightThrough(bits)):
+
+        def loss(item: Tensor, z: Tensor) -> Tensor:
+            assert (z[:, 1] == 0).all()
+            assert (z[:, 2] == 1).all()
+            return z.sum(-1)
+
+        outcome = marginalize(scores, loss, estimator)
+        torch.testing.assert_close(outcome.entropy, torch.full((200,), 2.0).log())
+        value = (outcome.value + outcome.entropy).sum()
+        assert torch.autograd.grad(value, scores)[0].isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [

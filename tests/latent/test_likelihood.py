@@ -81,6 +81,13 @@ def test_the_support_of_bits_is_exact_and_the_rest_converges(structure: fenchel.
     torch.testing.assert_close(again.support, support)
 
 
+def test_a_choice_is_a_categorical_variable() -> None:
+    model = Categories.random()
+    found = log_likelihood(model.scores, density(model), fenchel.Choice(5))
+    truth = log_likelihood(model.scores, density(model), fenchel.Sparsemax())
+    torch.testing.assert_close(found.support, truth.support)
+
+
 def test_nothing_is_counted_twice() -> None:
     """If the support is everything, samples add nothing."""
     model = Categories.random(scale=0.01)

@@ -111,7 +111,13 @@ def test_expectation_of_any_structure(structure: structures.AbstractStructure) -
     scores = torch.randn(3, *structure.shape).double().requires_grad_()
     weight = torch.randn(structure.shape).double()
 
+    def indicator(z: Tensor) -> Tensor:
+        if not isinstance(structure, fenchel.Choice):
+            return z
+        return torch.nn.functional.one_hot(z, structure.d).double()
+
     def linear(item: Tensor, z: Tensor) -> Tensor:
+        z = indicator(z)
         return (z * weight).flatten(1).sum(1) * (item + 1)
 
     outcome = marginalize(scores, linear, structure)
@@ -127,7 +133,7 @@ def test_expectation_of_any_structure(structure: structures.AbstractStructure) -
     members = structure.members().flatten(1)
 
     def member(item: Tensor, z: Tensor) -> Tensor:
-        return (z.flatten(1).unsqueeze(1) == members).all(-1).any(-1).double()
+        return (indicator(z).flatten(1).unsqueeze(1) == members).all(-1).any(-1).double()
 
     assert (marginalize(scores, member, structure).value - 1).abs().max() < 1e-9
 

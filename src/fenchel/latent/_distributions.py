@@ -163,11 +163,11 @@ class Bernoulli(AbstractSampled):
 
     @property
     def entropy(self) -> Tensor:
-        scores = self.problem.scores
+        certain = self.problem.scores.isinf()
+        scores = torch.where(certain, 0.0, self.problem.scores)
         p = scores.sigmoid()
-        own = torch.where(p == 0, 0.0, p * logsigmoid(scores))
-        other = torch.where(p == 1, 0.0, (1 - p) * logsigmoid(-scores))
-        return -(own + other).sum(-1)
+        bits = -(p * logsigmoid(scores) + (1 - p) * logsigmoid(-scores))
+        return torch.where(certain, 0.0, bits).sum(-1)
 
     def sample(self, item: Tensor) -> Tensor:
         return torch.bernoulli(self.marginals.detach()[item])

@@ -35,9 +35,9 @@ def marginalize(
             point; or a `Posterior` of `fenchel.sparsemap`, where additional scores, lengths or the
             solver's options are needed.
         loss_fn: called with items (N,), indices of the batch in row-major order, and outcomes: the
-            categories (N,) in int64, or for a structure the indicators (N, *shape), such as the
-            bits. Returns one value per pair, (N,). Estimators that relax give points of the simplex
-            (N, K) or of the cube; `embed` takes both.
+            categories (N,) in int64, for a `Choice` too, or for another structure the indicators
+            (N, *shape), such as the bits. Returns one value per pair, (N,). Estimators that relax
+            give points of the simplex (N, K) or of the cube; `embed` takes both.
         mapping: what turns scores into a distribution: a mapping, such as `Softmax()` for all
             categories; a structure, for SparseMAP; or one of `latent.estimators`. None is
             `Sparsemax()`.

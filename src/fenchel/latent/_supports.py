@@ -40,6 +40,8 @@ def by_posterior(posterior: Posterior) -> Table:
         chosen = codes[item, slot]
         if not isinstance(structure, CodedStructure):
             return chosen.to(like.dtype)
+        if isinstance(structure, Choice):
+            return chosen.squeeze(-1)
         if structure.options_dim is None:  # bits, which are −1 behind the end of an instance
             return chosen.to(like.dtype).clamp(min=0)
         return structure.indicator(chosen, like.dtype)
