@@ -15,7 +15,7 @@ SANITIZED := build/sanitize
 FROM_SOURCE := PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH}
 NATIVE_TESTS := tests/ops/test_native.py tests/ops/test_oracles.py tests/ops/test_active_set.py
 GPU_TESTS := tests/test_gpu.py tests/test_linear_loss.py tests/ops/test_triton.py tests/ops/test_triton_prox.py \
-	tests/structures/test_structures_gpu.py tests/seq2seq/test_model_gpu.py \
+	tests/structures/test_structures_gpu.py tests/latent/test_latent_gpu.py tests/seq2seq/test_model_gpu.py \
 	tests/seq2seq/test_search_gpu.py tests/seq2seq/test_training_gpu.py
 
 .DEFAULT_GOAL := help

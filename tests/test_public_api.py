@@ -39,6 +39,8 @@ def test_all_public_packages_are_documented() -> None:
         "fenchel.attention",
         "fenchel.mappings",
         "fenchel.structures",
+        "fenchel.latent",
+        "fenchel.latent.estimators",
         "fenchel.plots",
         "fenchel.seq2seq",
         "fenchel.compat.entmax",

@@ -47,6 +47,11 @@ CASES = {
             "float32, batches of 64 with normal scores.",
         ),
         Case(
+            "latent",
+            "Training steps with a latent variable, float32, batches of 64: exact expectations "
+            "beside one sample per pair and all categories, and the solver's share for bits.",
+        ),
+        Case(
             "gpu_mappings",
             "Mappings on a GPU, as multiples of torch.softmax on the same scores.",
             gpu=True,

@@ -1,6 +1,6 @@
 """Differentiable choice: sparse and structured alternatives to softmax, and their losses."""
 
-from . import mappings, structures
+from . import latent, mappings, structures
 from ._sparsemap import Posterior, StructuredLoss, sparsemap, structured_loss
 from .losses import FenchelYoungLoss, fenchel_young_loss, linear_fenchel_young_loss
 from .mappings._entmax import Entmax, entmax
@@ -49,6 +49,7 @@ __all__ = [
     "fenchel_young_loss",
     "fusedmax",
     "ksubset",
+    "latent",
     "linear_fenchel_young_loss",
     "log_partition",
     "map_inference",

@@ -63,3 +63,16 @@ def test_histories_have_a_panel_for_each_figure():
     assert [text.get_text() for text in uas.get_legend().get_texts()] == ["crf", "svm"]
     with pytest.raises(ValueError, match="`runs` must hold at least one run, got none"):
         plots.histories({})
+
+
+def test_histories_over_another_figure_and_with_many_runs():
+    runs = {str(k): {"elbo": [1.0, 2.0], "calls": [3.0, 9.0]} for k in range(9)}
+    figure = plots.histories(runs, over="calls")
+    (axes,) = figure.axes
+    assert axes.get_xlabel() == "calls"
+    assert axes.get_title() == "elbo"
+    assert axes.lines[0].get_xdata().tolist() == [3.0, 9.0]
+    assert axes.get_legend() is None
+    assert len(figure.legends[0].get_texts()) == 9
+    styles = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
+    assert len(styles) == 9

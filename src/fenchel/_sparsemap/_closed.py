@@ -28,12 +28,10 @@ def decompose(marginals: Tensor) -> tuple[Tensor, Tensor]:
     cuts = fractions.sort(-1).values
     starts = pad(cuts[:, :-1], (1, 0))
     weights = cuts - starts
-    middle = ((cuts + starts) / 2).detach().unsqueeze(-1)
-    lines = pad(ends.detach(), (1, 0)).unsqueeze(1)
-    sets = (lines - middle).ceil().diff(dim=-1).long()
     kept = weights > ROUNDING * ends.shape[-1]
     widest = int(kept.sum(-1).max()) if len(kept) else 0
     order = (~kept).to(torch.uint8).argsort(dim=-1, stable=True)[:, :widest]
-    kept = kept.gather(-1, order)
-    weights = torch.where(kept, weights.gather(-1, order), 0.0)
-    return sets.gather(1, order.unsqueeze(-1).expand(-1, -1, sets.shape[-1])), weights
+    middle = ((cuts + starts) / 2).detach().gather(-1, order).unsqueeze(-1)
+    lines = pad(ends.detach(), (1, 0)).unsqueeze(1)
+    sets = (lines - middle).ceil().diff(dim=-1).long()
+    return sets, torch.where(kept.gather(-1, order), weights.gather(-1, order), 0.0)

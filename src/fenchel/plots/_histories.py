@@ -10,12 +10,16 @@ from . import _style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+INSIDE = 6
+"""The most runs whose names fit into a panel."""
 
-def histories(runs: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
-    """A panel for each figure and in it a line for each run, over epochs.
+
+def histories(runs: Mapping[str, Mapping[str, Sequence[float]]], over: str | None = None) -> Figure:
+    """A panel for each figure and in it a line for each run, over epochs or over a figure.
 
     Args:
         runs: by name, and in each the values of every figure, by its name.
+        over: the figure along the horizontal axis, on a logarithmic scale; None for epochs.
     Returns:
         A figure of matplotlib's.
     Raises:
@@ -26,14 +30,22 @@ def histories(runs: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
     """
     if not runs:
         raise ValueError("`runs` must hold at least one run, got none.")
-    names = list(dict.fromkeys(name for values in runs.values() for name in values))
-    figure = _style.new_figure(4.2 * len(names), 3.4)
+    names = list(dict.fromkeys(name for values in runs.values() for name in values if name != over))
+    beside = 1.8 if len(runs) > INSIDE else 0.0
+    figure = _style.new_figure(4.2 * len(names) + beside, 3.4)
     panels = figure.subplots(1, len(names), squeeze=False)[0]
     for name, axes in zip(names, panels, strict=True):
         for place, (run, values) in enumerate(runs.items()):
             line = values.get(name, ())
-            axes.plot(range(1, len(line) + 1), line, label=run, **_style.line_style(place))
-        axes.set(xlabel="epoch", title=name)
+            along = range(1, len(line) + 1) if over is None else values[over]
+            axes.plot(along, line, label=run, **_style.line_style(place))
+        axes.set(xlabel=over or "epoch", title=name)
+        if over is not None:
+            axes.set_xscale("log")
         _style.tidy(axes)
-    panels[0].legend(frameon=False, fontsize="small")
+    if len(runs) <= INSIDE:
+        panels[0].legend(frameon=False, fontsize="small")
+    else:
+        lines, labels = panels[0].get_legend_handles_labels()
+        figure.legend(lines, labels, loc="outside right upper", frameon=False, fontsize="small")
     return figure

@@ -36,7 +36,7 @@ def line_style(place: int) -> dict[str, Any]:
     """How the line at that place in a list is drawn."""
     return {
         "color": COLOURS[place % len(COLOURS)],
-        "linestyle": DASHES[place % len(DASHES)],
+        "linestyle": DASHES[(place + 3 * (place // len(COLOURS))) % len(DASHES)],
         "linewidth": 1.9,
     }
 

@@ -1,0 +1,1 @@
+"""A variational autoencoder of clothes whose latent variable is a vector of bits."""

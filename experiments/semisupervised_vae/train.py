@@ -1,0 +1,127 @@
+"""Trains and measures the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import fenchel
+from fenchel.latent import History, estimators, marginalize
+
+from .. import latents, runs
+from ..images import Images, read_training
+from .model import PIXELS, SemisupervisedVae
+
+
+def train(
+    folder: Path,
+    data: Path,
+    *,
+    estimator: str,
+    epochs: int,
+    warm: int,
+    seed: int,
+    lr: float,
+    alpha: float,
+    batch: int,
+    labels: int,
+    images: int,
+    device: str,
+) -> runs.History:
+    """Trains on a folder of digits, or goes on with the run that `folder` holds.
+
+    Args:
+        folder: of the run.
+        data: see `images.read_training`.
+        estimator: of the expectation over classes, a name in `latents.CATEGORICAL`.
+        epochs: in all, over the images without labels.
+        warm: epochs over the labelled ones alone, before.
+        seed: for weights, order and samples.
+        lr: Adam's learning rate.
+        alpha: how much the classification loss of the labelled images counts.
+        batch: images per step, and labelled ones beside them.
+        labels: how many of the first images have one.
+        images: how many are used for training, those included.
+        device: to train on.
+    Returns:
+        One record per epoch: `accuracy` and `elbo` on the validation images, decoder calls, times.
+    """
+    options = {"estimator": estimator, "warm": warm, "seed": seed, "lr": lr, "batch": batch}
+    options |= {"alpha": alpha, "labels": labels, "images": images}
+    runs.open_run(folder, options)
+    given, held = (part.to(device) for part in read_training(data))
+    given, held = given.first(images), held.first(max(1000, images // 5))
+    labelled, unlabelled = given.first(labels), Images(*(part[labels:] for part in given))
+    torch.manual_seed(seed)
+    network = SemisupervisedVae()
+    model = latents.Trained(network, latents.CATEGORICAL[estimator](PIXELS)).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr)
+    sparse = estimator == "sparsemax"
+    mapping = fenchel.Sparsemax() if sparse else fenchel.Softmax()
+    history = History()
+
+    def supervised(chosen: Tensor) -> Tensor:
+        x, y = labelled.pixels[chosen], labelled.labels[chosen]
+        item = torch.arange(len(x), device=device)
+        known = mapping.loss(network.classifier(x), y)  # for sparsemax the sparsemax loss
+        return network.loss(x, item, y).mean() + alpha * known
+
+    def unsupervised(x: Tensor) -> Tensor:
+        outcome = marginalize(
+            network.classifier(x),
+            lambda item, y: network.loss(x, item, y),
+            model.estimator,  # type: ignore[arg-type]
+            context=x,
+        )
+        history.add(outcome)
+        return (outcome.value + outcome.kl()).mean()
+
+    def update(loss: Tensor) -> None:
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    def one_epoch() -> float:
+        if not model.steps:
+            for _ in range(warm):
+                for chosen in latents.batches(len(labelled.labels), batch, device):
+                    update(supervised(chosen))
+        total = 0.0
+        for chosen in latents.batches(len(unlabelled.labels), batch, device):
+            model.begin_step()
+            beside = torch.randint(len(labelled.labels), (batch,), device=device)
+            loss = unsupervised(unlabelled.pixels[chosen])
+            total += loss.item() * len(chosen)
+            update(loss + supervised(beside))
+        return total / len(unlabelled.labels)
+
+    def evaluate() -> dict[str, float]:
+        return {**measure(network, held, mapping), **latents.calls(history)}
+
+    return runs.fit(
+        folder,
+        model,
+        optimizer,
+        epochs=epochs,
+        seed=seed,
+        train=one_epoch,
+        evaluate=evaluate,
+        measure="accuracy",
+    )
+
+
+def measure(
+    network: SemisupervisedVae, held: Images, mapping: fenchel.mappings.AbstractMapping
+) -> dict[str, float]:
+    """`accuracy` in percent and `elbo` in nats, the expectation over classes exact."""
+    scores = network.classifier(held.pixels)
+    right = (scores.argmax(-1) == held.labels).double().mean()
+    total = 0.0
+    for x, part in zip(held.pixels.split(1000), scores.split(1000), strict=True):
+        outcome = marginalize(
+            part, lambda item, y, x=x: network.loss(x, item, y), estimators.Exact(mapping)
+        )
+        total -= float((outcome.value + outcome.kl()).sum())
+    return {"accuracy": 100 * float(right), "elbo": total / len(held.labels)}

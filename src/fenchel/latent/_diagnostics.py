@@ -1,0 +1,98 @@
+"""What to watch in training: calls of the loss function, and the variance of a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import _checks
+from ._expectation import Expectation
+
+Row = dict[str, float]
+
+
+class History:
+    """The number of loss-function calls per item, which for a sparse estimator is the size of its
+    support, epoch by epoch.
+
+    >>> from fenchel.latent import marginalize
+    >>> history = History()
+    >>> history.add(marginalize(torch.eye(3) * 2, lambda item, z: z.float()))
+    >>> history.close()["median"], history.rows[0]["items"]
+    (1.0, 3)
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self._calls: list[Tensor] = []
+        self._exact: list[Tensor] = []
+
+    def add(self, expectation: Expectation) -> None:
+        """Counts the items of a batch."""
+        self._calls.append(expectation.calls.detach().flatten())
+        self._exact.append(expectation.exact.detach().flatten())
+
+    def close(self) -> Row:
+        """Ends an epoch: the median and the 10th and 90th percentiles of the calls per item, their
+        mean, the share of items that were exact, and the number of items."""
+        if not self._calls:
+            raise ValueError("an epoch must have at least one batch; call `add` before `close`.")
+        calls = torch.cat(self._calls).double().cpu()
+        exact = torch.cat(self._exact).double().cpu()
+        low, median, high = calls.quantile(calls.new_tensor([0.1, 0.5, 0.9])).tolist()
+        row = {
+            "median": median,
+            "p10": low,
+            "p90": high,
+            "mean": calls.mean().item(),
+            "exact": exact.mean().item(),
+            "items": len(calls),
+        }
+        self.rows.append(row)
+        self._calls.clear()
+        self._exact.clear()
+        return row
+
+
+class GradientVariance(NamedTuple):
+    """The mean of several gradients, one tensor per parameter, and the sum of the variances of all
+    their entries."""
+
+    mean: tuple[Tensor, ...]
+    variance: float
+
+
+def gradient_variance(
+    loss: Callable[[], Tensor], parameters: Iterable[Tensor], samples: int = 100
+) -> GradientVariance:
+    """The variance of a gradient that is estimated: zero for an exact one.
+
+    Args:
+        loss: computes a scalar with fresh samples at each call.
+        parameters: what to differentiate in; their `grad` is left alone.
+        samples: how often, at least 2.
+    Returns:
+        A GradientVariance.
+
+    >>> from fenchel.latent import estimators, marginalize
+    >>> scores = torch.zeros(4, requires_grad=True)
+    >>> def loss():
+    ...     return marginalize(scores, lambda item, z: z.float(), estimators.Exact()).value
+    >>> gradient_variance(loss, [scores], samples=5)
+    GradientVariance(mean=(tensor([-1.5000, -0.5000,  0.5000,  1.5000]),), variance=0.0)
+    """
+    _checks.size("samples", samples, least=2)
+    parameters = list(parameters)
+    means = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
+    squares = 0.0
+    for count in range(1, samples + 1):
+        found = torch.autograd.grad(loss(), parameters, allow_unused=True)
+        for mean, gradient in zip(means, found, strict=True):
+            step = (0.0 if gradient is None else gradient.double()) - mean
+            mean += step / count
+            squares += float((step * step).sum()) * (count - 1) / count
+    given = tuple(mean.to(p.dtype) for mean, p in zip(means, parameters, strict=True))
+    return GradientVariance(given, squares / (samples - 1))

@@ -1,0 +1,22 @@
+"""Ways to compute or estimate an expectation over a latent variable and its gradients."""
+
+from ._base import AbstractEstimator
+from ._baselines import AbstractBaseline, Learned, MovingAverage, SelfCritic
+from ._exact import Exact, TopK
+from ._gumbel import GumbelSoftmax, StraightThrough
+from ._score_function import ScoreFunction
+from ._sum_and_sample import SumAndSample
+
+__all__ = [
+    "AbstractBaseline",
+    "AbstractEstimator",
+    "Exact",
+    "GumbelSoftmax",
+    "Learned",
+    "MovingAverage",
+    "ScoreFunction",
+    "SelfCritic",
+    "StraightThrough",
+    "SumAndSample",
+    "TopK",
+]

@@ -1,0 +1,66 @@
+"""Sum the largest probabilities, sample the rest."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ... import _checks
+from ...mappings import AbstractMapping
+from .._distributions import AbstractSampled
+from .._expectation import Expectation, LossFn, evaluate
+from ._base import AbstractSampler, items_of
+
+
+class SumAndSample(AbstractSampler):
+    """An unbiased estimate: the k most probable categories are summed, of the rest R one is
+    sampled, and counts p(R).
+
+    Its variance is at most p(R) times that of the score-function estimator.
+
+    Args:
+        over: a mapping onto the simplex, `Softmax()` by default.
+        k: how many are summed.
+
+    >>> from fenchel.latent import marginalize
+    >>> marginalize(torch.zeros(2, 5), lambda item, z: z.float(), SumAndSample(k=2)).calls
+    tensor([3, 3])
+
+    References: liu2019rao.
+    """
+
+    def __init__(self, over: AbstractMapping | None = None, k: int = 1) -> None:
+        super().__init__(over)
+        if over is not None:
+            _checks.mapping(over, AbstractMapping)
+        _checks.size("k", k)
+        self.k = k
+
+    def sampled(
+        self,
+        distribution: AbstractSampled,
+        loss_fn: LossFn,
+        context: Tensor | None,
+        chunk: int | None,
+    ) -> Expectation:
+        p = distribution.marginals
+        k = min(self.k, p.shape[-1])
+        top = p.detach().topk(k, dim=-1).indices
+        rest = p.detach().scatter(1, top, 0.0)
+        mass = rest.sum(-1)
+        drawn = (rest / torch.empty_like(rest).exponential_()).argmax(-1)
+        item = items_of(distribution)
+        left = (mass > 0).nonzero().squeeze(-1)  # a corner leaves nothing to sample
+        pairs = torch.cat([item.repeat_interleave(k), left])
+        z = torch.cat([top.flatten(), drawn[left]])
+        losses = evaluate(loss_fn, pairs, z, chunk)
+        known, sampled = losses[: top.numel()].reshape(top.shape), losses[top.numel() :]
+        log_p = distribution.log_prob(left, z[top.numel() :])
+        surrogate = sampled + sampled.detach() * (log_p - log_p.detach())
+        value = (p.gather(1, top) * known).sum(-1)
+        value = value.index_add(0, left, (mass[left] * surrogate).to(value.dtype))
+        calls = torch.full_like(item, k).index_add(0, left, torch.ones_like(left))
+        return Expectation(distribution, value, calls, mass == 0)
+
+    def extra_repr(self) -> str:
+        return f"over={self.over}, k={self.k}"

@@ -1,0 +1,140 @@
+"""The experiments with latent variables: every estimator trains, resumes, and is in the table."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from experiments.bitvector_vae.__main__ import EXPERIMENT as BITVECTOR
+from experiments.emergent_communication import features
+from experiments.emergent_communication import train as game
+from experiments.emergent_communication.__main__ import EXPERIMENT as GAME
+from experiments.semisupervised_vae.__main__ import EXPERIMENT as SEMISUPERVISED
+
+from experiments import images, latents, runs
+
+SMALL: dict[str, dict[str, Any]] = {
+    "semisupervised_vae": {"labels": 20, "warm": 1},
+    "bitvector_vae": {"bits": 6, "top_k": 4, "likelihood": 5, "samples": 5},
+    "emergent_communication": {"candidates": 4},
+}
+EXPERIMENTS = {e.name: e for e in (SEMISUPERVISED, BITVECTOR, GAME)}
+CELLS = [(e, name) for e in EXPERIMENTS.values() for name in e.estimators]
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of 90 tiny classes of noise, 30 of them for validation."""
+    monkeypatch.setattr(images, "VALIDATION", 30)
+    monkeypatch.setattr(features, "STEPS", 3)
+    folder = tmp_path / "noise"
+    folder.mkdir()
+    pixels = torch.randint(256, (90, 784), dtype=torch.uint8)
+    head = bytes([0, 0, 8, 3]) + struct.pack(">3I", 90, 28, 28)
+    (folder / "train-images-idx3-ubyte").write_bytes(head + bytes(pixels.flatten().tolist()))
+    head = bytes([0, 0, 8, 1]) + struct.pack(">I", 90)
+    (folder / "train-labels-idx1-ubyte").write_bytes(head + bytes(i % 10 for i in range(90)))
+    return folder
+
+
+def train(
+    experiment: latents.Experiment, folder: Path, data: Path, estimator: str, epochs: int
+) -> runs.History:
+    options = {"lr": 1e-3, "batch": 16, "images": 60, "seed": 3, "device": "cpu"}
+    extra = {"alpha": 1.0} if experiment is SEMISUPERVISED else {}
+    extra |= {"entropy": 0.01} if experiment is GAME else {}
+    return experiment.train(
+        folder,
+        data,
+        estimator=estimator,
+        epochs=epochs,
+        **options,
+        **extra,
+        **SMALL[experiment.name],
+    )
+
+
+@pytest.mark.parametrize(
+    ("experiment", "estimator"), CELLS, ids=[f"{e.name}-{name}" for e, name in CELLS]
+)
+def test_every_estimator_trains(
+    experiment: latents.Experiment, estimator: str, data: Path, tmp_path: Path
+) -> None:
+    (record,) = train(experiment, tmp_path / "run", data, estimator, epochs=1)
+    assert set(latents.FACTS) | set(experiment.figures) <= record.keys()
+    assert all(torch.tensor(value).isfinite() for value in record.values())
+    exact = ("sparsemax", "dense", "sparsemap", "sparsemap-budget")
+    if estimator in exact:
+        assert record["exact"] == 1
+    elif estimator != "top-k":
+        assert record["exact"] == 0
+        assert record["calls"] == (2 if estimator in ("self-critic", "sum-and-sample") else 1)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS.keys())
+def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(
+    experiment: latents.Experiment, data: Path, tmp_path: Path
+) -> None:
+    whole = train(experiment, tmp_path / "whole", data, "nvil", epochs=2)
+    train(experiment, tmp_path / "parts", data, "nvil", epochs=1)
+    parts = train(experiment, tmp_path / "parts", data, "nvil", epochs=2)
+    for name in (experiment.measure, "loss", "calls"):
+        assert [r[name] for r in whole] == pytest.approx([r[name] for r in parts], rel=1e-5)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS.keys())
+def test_the_commands(
+    experiment: latents.Experiment,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--data", str(data), "--quick", "--estimator", "gumbel", "--run", str(tmp_path / "r")]
+    for name, value in {"epochs": 1, "images": 60, **SMALL[experiment.name]}.items():
+        words += [f"--{name.replace('_', '-')}", str(value)]
+    assert experiment.main(words) == 0
+    (folder,) = (tmp_path / "r").glob("gumbel*")
+    pytest.importorskip("matplotlib")
+    assert experiment.main(["table", str(folder), "--output", str(tmp_path / "out")]) == 0
+    assert "| gumbel |" in (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
+    assert len(list((tmp_path / "out").glob("epochs*.png"))) == 1
+    assert len(list((tmp_path / "out").glob("calls*.png"))) == 1
+    assert experiment.main([*words[:1], str(tmp_path / "none"), *words[2:]]) == 1
+    assert "error: " in capsys.readouterr().err
+
+
+def test_the_target_is_among_the_candidates_once() -> None:
+    pictures = torch.arange(50.0).unsqueeze(1)
+    chosen = torch.arange(50)
+    shown, place = game.rounds(pictures, chosen, candidates=6)
+    own = (shown.squeeze(-1) == chosen.unsqueeze(1)).int()
+    assert (own.sum(1) == 1).all()
+    assert own.argmax(1).equal(place)
+
+
+def test_features_from_a_file(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    path = tmp_path / "vgg.safetensors"
+    save_file({"train": torch.ones(7, 3), "validation": torch.zeros(4, 3)}, path)
+    assert features.kept(path, tmp_path, "cpu") == path
+    given, held = features.read(path, "cpu", images=5)
+    assert (given.shape, held.shape) == ((5, 3), (4, 3))
+    save_file({"train": torch.ones(7, 3)}, path)
+    with pytest.raises(ValueError, match="must hold the tensors `train` and `validation`"):
+        features.read(path, "cpu", images=5)
+
+
+def test_the_temperature_falls_and_stays_warm_enough() -> None:
+    model = latents.Trained(torch.nn.Linear(1, 1), latents.CATEGORICAL["gumbel"](1))
+    model.begin_step()
+    assert model.estimator.temperature == 1.0
+    model.steps.fill_(4000)
+    model.begin_step()
+    assert model.estimator.temperature == pytest.approx(0.6703, abs=1e-4)
+    model.steps.fill_(10**6)
+    model.begin_step()
+    assert model.estimator.temperature == 0.5
