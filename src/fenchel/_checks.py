@@ -320,6 +320,8 @@ def not_empty(name: str, text: str, ids: list[int]) -> None:
     """A text that holds at least one token."""
     if not ids:
         raise ValueError(f"`{name}` must hold at least one token, got {text!r}.")
+
+
 def size(name: str, value: Any, least: int = 1) -> None:
     """A Python integer that is at least so large."""
     if isinstance(value, bool) or not isinstance(value, Integral):

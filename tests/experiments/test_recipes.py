@@ -7,12 +7,12 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from experiments import jobs, tables
 from experiments.inflection import __main__ as inflection
 from experiments.inflection import data, paper
 from experiments.translation import __main__ as translation
 
 import inflected
+from experiments import jobs, tables
 from fenchel.seq2seq import _configuration
 
 SMALL = [
