@@ -130,7 +130,7 @@ def explain(
     >>> found.source, [position.token for position in found.reference]
     (('c', 'a', 'b'), ['a', 'b', 'end'])
     """
-    _checks.count("shown", shown)
+    _checks.size("shown", shown)
     ensemble = Ensemble(models)
     model = ensemble.models[0]
     ids = model.source.encode(text)

@@ -80,9 +80,9 @@ def search(
     _checks.choice("method", method, METHODS)
     _checks.sources(source, lengths)
     for name, value in (("beam", beam), ("max_length", max_length), ("limit", limit)):
-        _checks.count(name, value)
+        _checks.size(name, value)
     if nbest is not None:
-        _checks.count("nbest", nbest)
+        _checks.size("nbest", nbest)
     width = {"beam": beam, "greedy": 1, "exhaustive": limit}[method]
     plan = _frontier.Plan(
         width=width,

@@ -1,0 +1,94 @@
+"""Mappings and their losses."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._values import _values_can_be_read, dense_floats, kind, real
+
+
+def mapping(value: object, base: type) -> None:
+    """A mapping, an object of their base class."""
+    if not isinstance(value, base):
+        raise TypeError(
+            f"`mapping` must be a mapping, such as `fenchel.Entmax(1.5)`; got {kind(value)}."
+        )
+
+
+def subset_size(k: float | Tensor, d: int) -> None:
+    """A number of entries that a row of d can hold."""
+    try:
+        real("k", k, least=0, most=d)
+    except ValueError as error:
+        raise ValueError(f"{str(error)[:-1]} for rows of {d} entries.") from None
+
+
+def target(target: Tensor, scores: Tensor, dim: int, ignore_index: int) -> bool:
+    """Class indices (returns True) or distributions (returns False) that fit the scores."""
+    if not isinstance(target, Tensor):
+        raise TypeError(f"`target` must be a torch.Tensor, got {kind(target)}.")
+    if target.is_floating_point():
+        dense_floats("target", target)
+        if target.shape != scores.shape:
+            raise ValueError(
+                f"a floating-point `target` must have the scores' shape {tuple(scores.shape)}, "
+                f"got {tuple(target.shape)}; class indices must be integers."
+            )
+        return False
+    if target.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+        raise TypeError(
+            f"`target` must hold integer class indices or floating-point distributions, "
+            f"got {target.dtype}."
+        )
+    shape = (*scores.shape[:dim], *scores.shape[dim + 1 :])
+    if tuple(target.shape) != shape:
+        raise ValueError(
+            f"`target` must have shape {shape}, the scores' without `dim`, "
+            f"got {tuple(target.shape)}."
+        )
+    if _values_can_be_read(target):
+        classes = scores.shape[dim]
+        bad = ((target < 0) | (target >= classes)) & (target != ignore_index)
+        if bad.any():
+            raise ValueError(
+                f"`target` must be in [0, {classes - 1}] or equal `ignore_index` "
+                f"({ignore_index}), got {int(target[bad].flatten()[0])}."
+            )
+    return True
+
+
+def linear(mapping: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, chunk: Any) -> None:
+    """A linear layer into the classes of a mapping whose parameters are numbers."""
+    for name, value in (("hidden", hidden), ("weight", weight), ("bias", bias)):
+        if value is None:
+            continue
+        dense_floats(name, value)
+        if value.device != hidden.device:
+            raise ValueError(
+                f"`{name}` must be on the device of `hidden`, {hidden.device}; got {value.device}."
+            )
+        if value.dtype != hidden.dtype and not torch.is_autocast_enabled(hidden.device.type):
+            raise TypeError(
+                f"`{name}` must have the type of `hidden`, {hidden.dtype}; got {value.dtype}."
+            )
+    fits = hidden.ndim > 0 and weight.ndim == 2 and weight.shape[1] == hidden.shape[-1]
+    if not fits or weight.numel() == 0:
+        raise ValueError(
+            "`weight` must have shape (classes, D), neither of them zero, for `hidden` of shape "
+            f"(..., D); got {tuple(weight.shape)} for {tuple(hidden.shape)}."
+        )
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        raise ValueError(
+            f"`bias` must have shape ({weight.shape[0]},), one per class; got {tuple(bias.shape)}."
+        )
+    if chunk is not None and (type(chunk) is bool or not isinstance(chunk, Integral) or chunk < 1):
+        raise ValueError(f"`chunk` must be a positive int or None, got {chunk!r}.")
+    if mapping.total != 1.0:
+        raise ValueError(f"`mapping` must sum to one for class indices; {mapping.name} does not.")
+    for name, value in vars(mapping).items():
+        if isinstance(value, Tensor):
+            raise ValueError(f"`{name}` of the mapping must be a number here, got a tensor.")

@@ -1,0 +1,113 @@
+"""Attention, models and search."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._values import dense_floats, kind
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> None:
+    """Queries, keys, values and a mask that fit together."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        dense_floats(name, tensor)
+        if tensor.ndim < 2:
+            raise ValueError(
+                f"`{name}` must have at least two dimensions, got shape {tuple(tensor.shape)}."
+            )
+    if key.shape[-1] != query.shape[-1]:
+        raise ValueError(
+            f"`key` must have vectors of the query's size, {query.shape[-1]}; got "
+            f"shape {tuple(key.shape)}."
+        )
+    if value.shape[-2] != key.shape[-2]:
+        raise ValueError(
+            f"`value` must have one row per key, {key.shape[-2]}; got shape {tuple(value.shape)}."
+        )
+    if mask is None:
+        return
+    if causal:
+        raise ValueError("`mask` must be None when `causal` is true; put both into the mask.")
+    if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        got = mask.dtype if isinstance(mask, Tensor) else kind(mask)
+        raise TypeError(f"`mask` must be a boolean or floating-point torch.Tensor, got {got}.")
+
+
+def heads(dim: Any, heads: Any) -> None:
+    """A width that divides into heads."""
+    for name, value in (("dim", dim), ("heads", heads)):
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+            raise ValueError(f"`{name}` must be a positive int, got {value!r}.")
+    if dim % heads:
+        raise ValueError(f"`dim` must be a multiple of `heads` ({heads}), got {dim}.")
+
+
+def decoders(models: Any, protocol: type) -> list[Any]:
+    """One model or several, each with what a search needs, as a list."""
+    found = list(models) if isinstance(models, list | tuple) else [models]
+    for model in found:
+        if not isinstance(model, protocol):
+            raise TypeError(
+                "`models` must be a model, or a list of models, with `start`, `step` and "
+                f"`probabilities`; got {kind(model)}."
+            )
+    if not found:
+        raise ValueError("`models` must hold at least one model, got none.")
+    return found
+
+
+def same_vocabularies(models: list[Any]) -> None:
+    """Models of an ensemble, which read and write the same tokens; tables have no vocabularies."""
+    for side in ("source", "target"):
+        known = [m for m in (getattr(model, side, None) for model in models) if m is not None]
+        if any(other.to_json() != known[0].to_json() for other in known[1:]):
+            raise ValueError(
+                f"the models of an ensemble must share their {side} vocabulary; train them on the "
+                "same data."
+            )
+
+
+def same_classes(sizes: list[int]) -> None:
+    """Models with target vocabularies of one size."""
+    if len(set(sizes)) > 1:
+        raise ValueError(
+            f"the models of an ensemble must share their target vocabulary, got sizes {sizes}."
+        )
+
+
+def sources(source: Tensor, lengths: Tensor) -> None:
+    """Tokens of a batch, and how many of each row are not padding."""
+    for name, value in (("source", source), ("lengths", lengths)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"`{name}` must be a torch.Tensor, got {kind(value)}.")
+        if value.dtype != torch.int64:
+            raise TypeError(f"`{name}` must be int64, got {value.dtype}; convert it by `.long()`.")
+    if source.ndim != 2 or lengths.shape != source.shape[:1]:
+        raise ValueError(
+            "`source` must have shape (B, S) and `lengths` (B,); "
+            f"got {tuple(source.shape)} and {tuple(lengths.shape)}."
+        )
+
+
+def distributions(p: Tensor) -> None:
+    """Rows of a model's output that are probabilities; NaN fails every comparison."""
+    off = ~((p >= 0).all(-1) & ((p.sum(-1) - 1).abs() <= 1e-3))
+    if off.any():
+        row = p[off][0]
+        what = (
+            "NaN" if row.isnan().any() else f"entries from {row.min():g} that sum to {row.sum():g}"
+        )
+        raise ValueError(
+            "a model's `probabilities` must be nonnegative and sum to one in every row; "
+            f"got {what}."
+        )
+
+
+def not_empty(name: str, text: str, ids: list[int]) -> None:
+    """A text that holds at least one token."""
+    if not ids:
+        raise ValueError(f"`{name}` must hold at least one token, got {text!r}.")

@@ -1,0 +1,214 @@
+"""Structures, SparseMAP and their losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._values import _values_can_be_read, dense_floats, kind
+
+
+def structure(value: object, base: type) -> None:
+    """A structure, an object of their base class."""
+    if not isinstance(value, base):
+        raise TypeError(
+            "`structure` must be a structure, such as `fenchel.Sequence(5, 3)`, or for a function "
+            f"that finds the best one `fenchel.Custom(shape, function)`; got {kind(value)}."
+        )
+
+
+def batch_of(name: str, value: Tensor, shape: tuple[int, ...]) -> torch.Size:
+    """The dimensions of a tensor before those that one instance has."""
+    cut = value.ndim - len(shape)
+    if cut < 0 or tuple(value.shape[cut:]) != shape:
+        wanted = ", ".join(["...", *map(str, shape)])
+        raise ValueError(f"`{name}` must have shape ({wanted}), got {tuple(value.shape)}.")
+    return value.shape[:cut]
+
+
+def additional(pieces: tuple, names: tuple[str, ...], structure: str, scores: Tensor) -> None:
+    """Additional scores, one or None for each name, of the scores' type and device."""
+    if not names:
+        raise ValueError(f"`additional` must be None for {structure}, which has no such scores.")
+    if len(pieces) != len(names):
+        raise ValueError(
+            f"`additional` must be a tensor or a tuple ({', '.join(names)}), some of them None; "
+            f"got {len(pieces)} entries."
+        )
+    for name, piece in zip(names, pieces, strict=True):
+        if piece is None:
+            continue
+        dense_floats(name, piece)
+        if piece.dtype != scores.dtype or piece.device != scores.device:
+            raise TypeError(
+                f"`{name}` must have the type and device of `scores`, {scores.dtype} on "
+                f"{scores.device}; got {piece.dtype} on {piece.device}."
+            )
+
+
+def additional_fits(
+    name: str, shape: torch.Size, own: list[tuple[int, ...]], batch: torch.Size
+) -> int:
+    """How many dimensions of an additional score belong to one instance, where those may be any of
+    `own` and the others broadcast to the batch."""
+
+    def fits(tail: tuple[int, ...]) -> bool:
+        cut = len(shape) - len(tail)
+        if cut < 0 or cut > len(batch) or tuple(shape[cut:]) != tail:
+            return False
+        lead = tuple(shape[:cut])
+        return all(a in (1, b) for a, b in zip(lead[::-1], batch[::-1], strict=False))
+
+    found = [tail for tail in own if fits(tail)]
+    if len(found) == 1:
+        return len(found[0])
+    wanted = " or ".join(f"(..., {', '.join(map(str, tail))})" for tail in own)
+    if found:
+        raise ValueError(
+            f"`{name}` of shape {tuple(shape)} can be read as {wanted} with batch dimensions "
+            f"{tuple(batch)}; give it all batch dimensions, of size 1 where they are shared."
+        )
+    raise ValueError(
+        f"`{name}` must have shape {wanted}, where ... broadcasts to the batch dimensions "
+        f"{tuple(batch)} of `scores`; got {tuple(shape)}."
+    )
+
+
+def lengths(
+    value: Any,
+    mask: Tensor | None,
+    batch: torch.Size,
+    sides: tuple[int, ...],
+    device: torch.device,
+) -> Tensor | None:
+    """The sizes of each instance, (B, k) for k sides, from lengths or from a mask; or None."""
+    if value is None and mask is None:
+        return None
+    if value is not None and mask is not None:
+        raise ValueError("give `lengths` or `mask`, not both.")
+    if not sides:
+        raise ValueError("`lengths` and `mask` must be None for this structure, of one size only.")
+    if mask is not None:
+        value = _lengths_of_mask(mask, batch, sides)
+    value = torch.as_tensor(value)
+    if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+        raise TypeError(f"`lengths` must hold integers, got {value.dtype}.")
+    shape = (*batch, len(sides)) if len(sides) > 1 else tuple(batch)
+    if tuple(value.shape) != shape:
+        raise ValueError(f"`lengths` must have shape {shape}, got {tuple(value.shape)}.")
+    value = value.to(torch.int64).reshape(-1, len(sides))
+    if _values_can_be_read(value):
+        bad = (value < 1) | (value > torch.tensor(sides))
+        if bad.any():
+            row, side = bad.nonzero()[0].tolist()
+            raise ValueError(
+                f"`lengths` must be between 1 and {sides[side]}, got {int(value[row, side])}."
+            )
+    return value.to(device)
+
+
+def _lengths_of_mask(mask: Tensor, batch: torch.Size, sides: tuple[int, ...]) -> Tensor:
+    if len(sides) > 1:
+        raise ValueError("`mask` must be None for this structure; give `lengths`.")
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        found = mask.dtype if isinstance(mask, Tensor) else kind(mask)
+        raise TypeError(f"`mask` must be a boolean torch.Tensor, got {found}.")
+    if tuple(mask.shape) != (*batch, *sides):
+        raise ValueError(f"`mask` must have shape {(*batch, *sides)}, got {tuple(mask.shape)}.")
+    if _values_can_be_read(mask) and (mask[..., 1:] & ~mask[..., :-1]).any():
+        raise ValueError(
+            "`mask` must be true on the first positions of each instance and false behind them; to "
+            "forbid others, set their scores to −inf."
+        )
+    return mask.sum(-1)
+
+
+def indicators(value: Any, shape: torch.Size) -> None:
+    """What a structure's own argmax returned."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"`argmax` must return a torch.Tensor, got {kind(value)}.")
+    if value.shape != shape:
+        raise ValueError(
+            f"`argmax` must return indicators of the scores' shape {tuple(shape)}, got "
+            f"{tuple(value.shape)}."
+        )
+
+
+def start(previous: Any, problem: Any) -> None:
+    """The problem of an earlier result, whose structures must be ones of the problem at hand."""
+    if previous.structure is not problem.structure and previous.structure != problem.structure:
+        raise ValueError(
+            f"`start` must be a result for the same structure, {problem.structure}; got one for "
+            f"{previous.structure}."
+        )
+    if previous.scores.shape != problem.scores.shape:
+        raise ValueError(
+            f"`start` must be a result for scores of shape {tuple(problem.scores.shape)}, batch "
+            f"dimensions flattened; got one for {tuple(previous.scores.shape)}."
+        )
+    before, now = previous.lengths, problem.lengths
+    if (before is None) != (now is None) or (before is not None and not before.equal(now)):
+        raise ValueError("`start` must be a result for the same `lengths`.")
+
+
+def structure_target(value: Any, batch: torch.Size, positions: int | None, scores: Any) -> bool:
+    """Codes (..., positions) (returns True) or indicators (..., *shape) (returns False) for scores
+    (B, *shape); `positions` is None where structures have no codes."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"`target` must be a torch.Tensor, or a pair of them; got {kind(value)}.")
+    if value.device != scores.device:
+        raise ValueError(
+            f"`target` must be on the device of `scores`, {scores.device}; got {value.device}."
+        )
+    coded = not value.is_floating_point() and positions is not None
+    shape = (*batch, positions) if coded else (*batch, *scores.shape[1:])
+    if tuple(value.shape) != shape:
+        what = "integer codes" if coded else "indicators"
+        raise ValueError(f"`target` must have shape {shape} as {what}, got {tuple(value.shape)}.")
+    return coded
+
+
+def codes(value: Tensor, bad: Tensor) -> None:
+    """Codes of which none is bad."""
+    if _values_can_be_read(value) and bad.any():
+        found = int(value[bad].flatten()[0])
+        raise ValueError(
+            "`target` must hold codes of the structure, −1 for none; it has no option "
+            f"{found} at that position."
+        )
+
+
+def vertex(name: str, value: Tensor, coded: bool) -> None:
+    """Indicators of zeros and ones, from which the additional parts of a structure follow."""
+    if coded and (not _values_can_be_read(value) or ((value == 0) | (value == 1)).all()):
+        return
+    raise ValueError(
+        f"`{name}` must be codes, or zeros and ones of a structure of the library, where there are "
+        "additional scores; for others give a pair, with the additional scores' own target."
+    )
+
+
+def like_additional(value: Any, batch: torch.Size, additional: Tensor) -> Tensor:
+    """The target (B, …) of additional scores (B or 1, …)."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"`target` must be a torch.Tensor, or a pair of them; got {kind(value)}.")
+    shape = (*batch, *additional.shape[1:])
+    if tuple(value.shape) != shape:
+        raise ValueError(
+            f"`target` must have shape {shape} for the additional scores, got {tuple(value.shape)}."
+        )
+    return value.reshape(-1, *additional.shape[1:])
+
+
+def cost(value: Any, batch: torch.Size, shape: torch.Size) -> Tensor:
+    """What each part costs, (B, *shape), from a tensor that broadcasts to (*batch, *shape)."""
+    dense_floats("cost", value)
+    whole = (*batch, *shape[1:])
+    try:
+        return value.broadcast_to(whole).reshape(shape)
+    except RuntimeError:
+        raise ValueError(
+            f"`cost` must broadcast to the scores' shape {whole}, got {tuple(value.shape)}."
+        ) from None

@@ -1,0 +1,156 @@
+"""Numbers, tensors and dimensions."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+HALF = (torch.bfloat16, torch.float16)
+DTYPES = frozenset((*HALF, torch.float32, torch.float64))
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def kind(value: object) -> str:
+    """What a value is, for a message."""
+    return type(value).__name__
+
+
+def dense_floats(name: str, value: Tensor) -> None:
+    """A dense tensor of one of the four floating-point types."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"`{name}` must be a torch.Tensor, got {kind(value)}.")
+    # Inside a backward that it traces, torch.compile does not tell the layout.
+    if not torch.compiler.is_compiling() and value.layout is not torch.strided:
+        raise TypeError(
+            f"`{name}` must be a dense tensor, got layout {value.layout}; call `.to_dense()` first."
+        )
+    if value.dtype not in DTYPES:
+        raise TypeError(
+            f"`{name}` must be bfloat16, float16, float32 or float64, got {value.dtype}; "
+            "convert it, for example with `.float()`."
+        )
+
+
+def overwritable(name: str, value: Tensor) -> None:
+    """A tensor that a gradient may overwrite."""
+    whole = value if value._base is None else value._base
+    if whole.is_leaf and whole.requires_grad:
+        raise ValueError(
+            f"`{name}` must not be a leaf that requires a gradient, or a view of one, when "
+            "`inplace` is true: the gradient would overwrite it."
+        )
+
+
+def dimension(name: str, shape: torch.Size, dim: int) -> int:
+    """The nonnegative form of `dim`, which must exist and not be empty."""
+    if type(dim) is not int and (not isinstance(dim, Integral) or isinstance(dim, bool)):
+        raise TypeError(f"`dim` must be an int, got {kind(dim)}.")
+    n = len(shape)
+    if n == 0:
+        raise ValueError(f"`{name}` must have at least one dimension, got a scalar.")
+    if not -n <= dim < n:
+        raise ValueError(f"`dim` must be in [{-n}, {n - 1}], got {dim}.")
+    dim = int(dim) % n
+    if not shape[dim]:
+        raise ValueError(
+            f"`{name}` must have at least one entry along `dim`, got shape {tuple(shape)}."
+        )
+    return dim
+
+
+def _values_can_be_read(value: Tensor) -> bool:
+    """Whether looking at the values costs no device synchronization and breaks no transform."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    return value.device.type == "cpu"
+
+
+def real(
+    name: str,
+    value: Any,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+) -> None:
+    """A finite number, or a floating-point tensor of such, within bounds."""
+    if type(value) is float and least <= value <= most and above < value < math.inf:
+        return  # the common case, at the least cost
+    if isinstance(value, Tensor):
+        dense_floats(name, value)
+        if not _values_can_be_read(value):
+            return
+        bad = ~((value >= least) & (value > above) & (value <= most) & value.isfinite())
+        if not bad.any():
+            return
+        value = value[bad].flatten()[0].item()
+    elif isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"`{name}` must be a number or a torch.Tensor, got {kind(value)}.")
+    elif least <= float(value) <= most and float(value) > above and math.isfinite(value):
+        return
+    bounds = [
+        f"at least {least:g}" if least > -math.inf else "",
+        f"greater than {above:g}" if above > -math.inf else "",
+        f"at most {most:g}" if most < math.inf else "",
+    ]
+    raise ValueError(
+        f"`{name}` must be {' and '.join(b for b in bounds if b) or 'finite'}, got {value:g}."
+    )
+
+
+def number(name: str, value: Any, **bounds: float) -> None:
+    """A finite Python number within bounds."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"`{name}` must be a number, got {kind(value)}.")
+    real(name, value, **bounds)
+
+
+def fraction(name: str, value: Any) -> None:
+    """A number in [0, 1)."""
+    number(name, value, least=0)
+    if value >= 1:
+        raise ValueError(f"`{name}` must be less than 1, got {value:g}.")
+
+
+def size(name: str, value: Any, least: int = 1) -> None:
+    """A Python integer that is at least so large."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"`{name}` must be an int, got {kind(value)}.")
+    if value < least:
+        raise ValueError(f"`{name}` must be at least {least}, got {value}.")
+
+
+def per_row(name: str, value: Tensor, shape: torch.Size, dim: int) -> Tensor:
+    """`value` as one entry per row: of the rank of `shape`, with `dim` moved last and of size 1."""
+    rows = list(shape)
+    rows[dim] = 1
+    try:
+        value = value.broadcast_to(rows)
+    except RuntimeError:
+        raise ValueError(
+            f"`{name}` must broadcast to {tuple(rows)}, one entry per row of scores of shape "
+            f"{tuple(shape)}; got shape {tuple(value.shape)}."
+        ) from None
+    return value.movedim(dim, -1)
+
+
+def broadcasts(name: str, value: Tensor, shape: torch.Size) -> Tensor:
+    """A floating-point tensor expanded to the shape of the scores."""
+    dense_floats(name, value)
+    try:
+        return value.broadcast_to(shape)
+    except RuntimeError:
+        raise ValueError(
+            f"`{name}` must broadcast to the scores' shape {tuple(shape)}, got "
+            f"{tuple(value.shape)}."
+        ) from None
+
+
+def choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """One of a few words."""
+    if value not in choices:
+        raise ValueError(f"`{name}` must be one of {', '.join(choices)}, got {value!r}.")
