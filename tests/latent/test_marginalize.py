@@ -15,7 +15,7 @@ from fenchel import mappings, structures
 from fenchel.latent import embed, estimators, marginalize
 
 ON_SIMPLEX = {identify(m): m for m in mappings.examples() if m.total == 1.0}
-STRUCTURES = {str(s): s for s in structures.examples()}
+STRUCTURES = {identify(s): s for s in structures.examples()}
 
 
 @pytest.mark.parametrize("mapping", ON_SIMPLEX.values(), ids=ON_SIMPLEX.keys())
