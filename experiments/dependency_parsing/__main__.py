@@ -70,8 +70,8 @@ def run_picture(run: Path, data: Path, output: Path, sentence: int | None) -> No
 
 
 def _ambiguous(parser: Parser, encode: Encoder, sentences: Sequence[Sentence]) -> int:
-    """A short sentence with few parses, the right one among them but not the heaviest; if there is
-    none, the one with the fewest parses above one."""
+    """A sentence of eight words or few more, with few parses, the right one among them but not the
+    heaviest; if there is none, the one with the fewest parses above one."""
     ranks = {}
     with torch.no_grad():
         for chosen, batch in encoded(encode, sentences):
@@ -82,7 +82,7 @@ def _ambiguous(parser: Parser, encode: Encoder, sentences: Sequence[Sentence]) -
             for place, index in enumerate(chosen):
                 trees, words = int(posterior.support_size[place]), int(batch.lengths[place])
                 telling = bool(found[place] and not first[place])
-                ranks[index] = (trees == 1, not telling, words < 6, max(trees, 3), words)
+                ranks[index] = (trees == 1, not telling, words < 8, max(trees, 3), words)
     return min(ranks, key=ranks.__getitem__)
 
 

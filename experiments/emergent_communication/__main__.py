@@ -20,7 +20,7 @@ EXPERIMENT = latents.Experiment(
     options={
         "epochs": (200, 2),
         "lr": (1e-3, 1e-3),
-        "entropy": (0.01, 0.01),
+        "entropy": (0.1, 0.1),
         "batch": (64, 64),
         "candidates": (16, 16),
         "images": (50_000, 5000),

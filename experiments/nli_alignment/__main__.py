@@ -51,29 +51,35 @@ def run_picture(run: Sequence[Path], data: Path, output: Path, pair: int | None)
     if pair is not None and not 1 <= pair <= len(pairs):
         raise ValueError(f"`--pair` must be from 1 to {len(pairs)}, got {pair}.")
     place = _telling(models, pairs) if pair is None else pair - 1
-    panels = [
-        panel
-        for name, (network, vocabulary) in models.items()
-        for panel in _panels(name, network, vocabulary, pairs[place])
-    ]
+    panels = _panels(models, pairs[place])
     plots.alignments(panels).savefig(output, dpi=110)
     print(f"pair {place + 1}, {LABELS[pairs[place].label]}: {output}")
 
 
-def _panels(name: str, network: Any, vocabulary: Any, pair: Pair) -> list[plots.Alignment]:
-    """The alignment of a pair; where directions differ both, the words that choose as rows."""
-    with torch.no_grad():
-        found = network(vocabulary.batch([pair]))[1]
+def _panels(models: dict[str, Any], pair: Pair) -> list[plots.Alignment]:
+    """The alignments of a pair; where directions differ both, the words that choose as rows.
+    Attentions over the premise share a panel."""
     premise, hypothesis = pair.premise, pair.hypothesis
-    if found.rows is found.columns:
-        columns = hypothesis if found.rows.shape[2] > 1 else ["weight"]
-        return [plots.Alignment(name, found.rows[0], premise, columns)]
-    paths: list[Any] = [(kept.structures[0], kept.weights[0]) for kept in found.posteriors]
-    there, back = paths or [(), ()]
-    return [
-        plots.Alignment(f"{name}, premise", found.rows[0], premise, hypothesis, *there),
-        plots.Alignment(f"{name}, hypothesis", found.columns[0].mT, hypothesis, premise, *back),
-    ]
+    panels, attentions = [], {}
+    for name, (network, vocabulary) in models.items():
+        with torch.no_grad():
+            found = network(vocabulary.batch([pair]))[1]
+        if found.rows.shape[2] == 1:
+            attentions[name] = found.rows[0, :, 0]
+        elif found.rows is found.columns:
+            panels.append(plots.Alignment(name, found.rows[0], premise, hypothesis))
+        else:
+            paths = [(kept.structures[0], kept.weights[0]) for kept in found.posteriors]
+            there, back = paths or [(), ()]
+            columns = found.columns[0].mT
+            panels += [
+                plots.Alignment(f"{name}, premise", found.rows[0], premise, hypothesis, *there),
+                plots.Alignment(f"{name}, hypothesis", columns, hypothesis, premise, *back),
+            ]
+    if attentions:
+        weights = torch.stack(list(attentions.values()))
+        panels.append(plots.Alignment("premise", weights, list(attentions), premise))
+    return panels
 
 
 def _telling(models: dict[str, Any], pairs: Sequence[Pair]) -> int:
