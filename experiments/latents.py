@@ -105,7 +105,7 @@ def _lines(history: runs.History, measure: str) -> dict[str, list[float]]:
 
 def _draw(lines: dict, names: Sequence[str], over: str | None, path: Path) -> None:
     shown = {label: {name: line[name] for name in names} for label, line in lines.items()}
-    plots.histories(shown, over).savefig(path, dpi=110)
+    plots.plot_histories(shown, over).savefig(path, dpi=110)
 
 
 @dataclass(frozen=True)

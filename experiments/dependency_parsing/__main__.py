@@ -64,7 +64,9 @@ def run_picture(run: Path, data: Path, output: Path, sentence: int | None) -> No
     chosen = sentences[sentence - 1]
     with torch.no_grad():
         posterior = parses(parser, encode([chosen]))
-    figure = plots.parses(chosen.words, posterior.structures[0], posterior.weights[0], chosen.code)
+    figure = plots.plot_parses(
+        chosen.words, posterior.structures[0], posterior.weights[0], chosen.code
+    )
     figure.savefig(output, dpi=110)
     print(f"sentence {sentence}, {int(posterior.support_size)} parses: {output}")
 

@@ -64,7 +64,7 @@ def draw(found: Sequence[summary.Run], output: Path) -> None:
             for run in here
             if run["seed"] == first
         }
-        plots.histories(shown).savefig(output / f"{data}.png", dpi=110)
+        plots.plot_histories(shown).savefig(output / f"{data}.png", dpi=110)
 
 
 def _ordered(found: Sequence[summary.Run]) -> list[summary.Run]:

@@ -52,7 +52,7 @@ def run_picture(run: Sequence[Path], data: Path, output: Path, pair: int | None)
         raise ValueError(f"`--pair` must be from 1 to {len(pairs)}, got {pair}.")
     place = _telling(models, pairs) if pair is None else pair - 1
     panels = _panels(models, pairs[place])
-    plots.alignments(panels).savefig(output, dpi=110)
+    plots.plot_alignments(panels).savefig(output, dpi=110)
     print(f"pair {place + 1}, {LABELS[pairs[place].label]}: {output}")
 
 

@@ -47,7 +47,7 @@ class Alignment:
             raise ValueError(f"`weights` must be {shape}, got {tuple(self.weights.shape)}.")
 
 
-def alignments(panels: Sequence[Alignment]) -> Figure:
+def plot_alignments(panels: Sequence[Alignment]) -> Figure:
     """Heat maps of alignments side by side, with the structures that they come from as paths.
 
     Args:
@@ -59,7 +59,7 @@ def alignments(panels: Sequence[Alignment]) -> Figure:
         ValueError: if there is no panel.
 
     >>> weights = torch.tensor([[1.0, 0.0], [0.4, 0.6]])
-    >>> figure = alignments([Alignment("rows", weights, ["a", "dog"], ["the", "dog"])])
+    >>> figure = plot_alignments([Alignment("rows", weights, ["a", "dog"], ["the", "dog"])])
     """
     if not panels:
         raise ValueError("`panels` must hold at least one alignment, got none.")

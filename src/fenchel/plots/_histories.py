@@ -14,7 +14,9 @@ INSIDE = 6
 """The most runs whose names fit into a panel."""
 
 
-def histories(runs: Mapping[str, Mapping[str, Sequence[float]]], over: str | None = None) -> Figure:
+def plot_histories(
+    runs: Mapping[str, Mapping[str, Sequence[float]]], over: str | None = None
+) -> Figure:
     """A panel for each figure and in it a line for each run, over epochs or over a figure.
 
     Args:
@@ -26,7 +28,7 @@ def histories(runs: Mapping[str, Mapping[str, Sequence[float]]], over: str | Non
         ImportError: if matplotlib is not installed.
         ValueError: if there is no run to show.
 
-    >>> figure = histories({"crf": {"uas": [60.0, 64.1]}, "sparsemap": {"uas": [61.2, 65.0]}})
+    >>> figure = plot_histories({"crf": {"uas": [60.0, 64.1]}, "sparsemap": {"uas": [61.2, 65.0]}})
     """
     if not runs:
         raise ValueError("`runs` must hold at least one run, got none.")

@@ -19,7 +19,7 @@ GAP, RISE = 0.2, 0.3
 """How far arcs start from the words, and how high they rise for each word they span."""
 
 
-def parses(
+def plot_parses(
     words: Sequence[str], trees: Tensor, weights: Tensor, gold: Sequence[int] | None = None
 ) -> Figure:
     """A sentence with all arcs of a few trees; an arc that not all trees have bears its weight.
@@ -39,7 +39,7 @@ def parses(
         ValueError: for trees or weights of another shape.
 
     >>> trees = torch.tensor([[1, 1, 1], [1, 1, 0]])
-    >>> figure = parses(["saw", "her", "duck"], trees, torch.tensor([0.7, 0.3]))
+    >>> figure = plot_parses(["saw", "her", "duck"], trees, torch.tensor([0.7, 0.3]))
     """
     n = len(words)
     if trees.shape != (len(weights), n):
