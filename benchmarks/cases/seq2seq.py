@@ -30,7 +30,7 @@ from .options import Options
 VOCABULARY = 18_000
 ITEMS, LENGTH = 64, 20
 HIDDEN = 500
-ROUNDS = 15
+ROUNDS = 7
 TOLERANCE = 1e-8
 """On sums of gradients in float64."""
 FIRST = 4
