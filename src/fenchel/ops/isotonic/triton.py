@@ -4,7 +4,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._triton.segments import INF, LONGEST, launch, padded, solve, solve_tiles
+from .._triton.segments import INF, LONGEST, launch, padded, solve
+from .._triton.tiles import solve_tiles
 from ..tv1d.triton import group_jvp
 
 

@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._triton.segments import LONGEST, START, at, block, launch, padded, places, solve, solve_tiles
+from .._triton.segments import LONGEST, START, block, launch, padded, places, solve
+from .._triton.tiles import at, solve_tiles
 
 
 @triton.jit
