@@ -1,6 +1,6 @@
 """Differentiable choice: sparse and structured alternatives to softmax, and their losses."""
 
-from . import latent, mappings, structures
+from . import attention, latent, mappings, structures
 from ._sparsemap import Posterior, StructuredLoss, sparsemap, structured_loss
 from .losses import FenchelYoungLoss, fenchel_young_loss, linear_fenchel_young_loss
 from .mappings._entmax import Entmax, entmax
@@ -45,6 +45,7 @@ __all__ = [
     "Softmax",
     "Sparsemax",
     "StructuredLoss",
+    "attention",
     "entmax",
     "fenchel_young_loss",
     "fusedmax",
