@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from ..attention._alpha import alpha_logit, learned
 from ..mappings import AbstractMapping
+from ._bidirectional import bidirectional
 from ._config import ModelConfig
 from ._scan import Inputs, scan
 from ._state import State, places
@@ -63,12 +64,21 @@ class Encoder(nn.Module):
         last = (lengths - 1).clamp(min=0).view(-1, 1, 1)
         states, cells = [], []
         for place, layer in enumerate(self.layers):
-            x, (h, c) = layer(torch.cat([self.dropout(x) if place else x, padding], -1))
+            x = torch.cat([self.dropout(x) if place else x, padding], -1)
+            x, backward, c = _run(layer, x)
             half = x.shape[-1] // 2
             forward = x[..., :half].gather(1, last.expand(-1, 1, half)).squeeze(1)
-            states.append(torch.cat([forward, h[1]], -1))
+            states.append(torch.cat([forward, backward], -1))
             cells.append(torch.cat([c[0], c[1]], -1))
         return x, torch.stack(states), torch.stack(cells)
+
+
+def _run(layer: nn.LSTM, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`bidirectional`, on a CPU by the library that is fastest there."""
+    if x.is_cuda:
+        return bidirectional(layer, x)
+    x, (h, c) = layer(x)
+    return x, h[1], c
 
 
 class Recurrent(nn.Module):
