@@ -5,6 +5,8 @@ Without a GPU the kernels run in Triton's interpreter.
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from rows import rows_of_every_kind
@@ -17,7 +19,7 @@ from fenchel.ops.tv1d import triton as fused
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
-LENGTHS = [1, 100, 257, 2048, 4000] if CUDA else [1, 7, 30]
+LENGTHS = [1, 20, 64, 100, 257, 2048, 4000] if CUDA else [1, 7, 30]
 LONG = [17, 2000] if CUDA else [33]
 OPERATORS = {
     "fusedmax": (fused.fusedmax, tv1d.reference.fusedmax),
@@ -28,7 +30,9 @@ JACOBIANS = {
     "oscarmax": (oscar.oscarmax_jvp, isotonic.reference.oscarmax_jvp),
 }
 STRENGTHS = [0.0, 1e-3, 0.2, 100.0]
+CASES = [*itertools.product(STRENGTHS, LENGTHS), (0.1, 65)]
 DTYPES = {torch.float32: 3e-7, torch.float64: 1e-12}
+HALF = [torch.bfloat16, torch.float16]
 
 on_cuda = pytest.mark.skipif(not CUDA, reason="needs a GPU")
 
@@ -49,12 +53,25 @@ def check(name: str, lam: float, scores: torch.Tensor, dtype: torch.dtype, **opt
     assert (y[..., 1:] == y[..., :-1])[tied].all()
 
 
-@pytest.mark.parametrize("d", LENGTHS)
-@pytest.mark.parametrize("lam", STRENGTHS)
+@pytest.mark.parametrize(("lam", "d"), CASES)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_in_registers(name: str, lam: float, d: int) -> None:
     for dtype in DTYPES:
         check(name, lam, rows_of_every_kind(d, copies=2), dtype)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_half_precision_rounds_the_result_alone(name: str) -> None:
+    solve, jvp = OPERATORS[name][0], JACOBIANS[name][0]
+    for dtype in HALF:
+        scores, v = torch.randn(2, 9, 20, device=DEVICE).to(dtype)
+        y = solve(scores, 0.1)
+        tol = 0 if CUDA else torch.finfo(dtype).eps  # the interpreter truncates
+        for found, wide in (
+            (y, solve(scores.float(), 0.1)),
+            (jvp(y, v), jvp(y.float(), v.float())),
+        ):
+            torch.testing.assert_close(found, wide.to(dtype), rtol=tol, atol=0)
 
 
 @pytest.mark.parametrize("d", LONG)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from .. import _checks
+from ..ops import entmax as entmax_ops
 from ..ops import tv1d as ops
-from ..ops.entmax.reference import entmax_jvp
 from ._base import AbstractMapping
 
 
@@ -27,6 +27,7 @@ class Fusedmax(AbstractMapping):
 
     name: ClassVar[str] = "fusedmax"
     reads_ties: ClassVar[bool] = True
+    takes_half: ClassVar[bool] = True
 
     lam: float = 0.1
 
@@ -39,11 +40,11 @@ class Fusedmax(AbstractMapping):
 
     def jvp(self, y: Tensor, v: Tensor) -> Tensor:
         if self.lam == 0:  # equal entries are then no group
-            return entmax_jvp(y, v, 2.0)
+            return entmax_ops.reference.entmax_jvp(y, v, 2.0)
         return ops.reference.fusedmax_jvp(y, v)
 
     def fast_jvp(self, y: Tensor, v: Tensor) -> Tensor:
-        return ops.fusedmax_jvp(y, v) if self.lam > 0 else self.jvp(y, v)
+        return ops.fusedmax_jvp(y, v) if self.lam > 0 else entmax_ops.entmax_jvp(y, v, 2.0)
 
     def omega(self, y: Tensor) -> Tensor:
         return (y * y).sum(-1) / 2 + self.lam * y.diff(dim=-1).abs().sum(-1)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from .. import _checks
+from ..ops import entmax as entmax_ops
 from ..ops import isotonic as ops
-from ..ops.entmax.reference import entmax_jvp
 from ._base import AbstractMapping
 
 
@@ -30,6 +30,7 @@ class Oscarmax(AbstractMapping):
 
     name: ClassVar[str] = "oscarmax"
     reads_ties: ClassVar[bool] = True
+    takes_half: ClassVar[bool] = True
 
     lam: float = 0.01
 
@@ -42,11 +43,11 @@ class Oscarmax(AbstractMapping):
 
     def jvp(self, y: Tensor, v: Tensor) -> Tensor:
         if self.lam == 0:  # equal entries are then no group
-            return entmax_jvp(y, v, 2.0)
+            return entmax_ops.reference.entmax_jvp(y, v, 2.0)
         return ops.reference.oscarmax_jvp(y, v)
 
     def fast_jvp(self, y: Tensor, v: Tensor) -> Tensor:
-        return ops.oscarmax_jvp(y, v) if self.lam > 0 else self.jvp(y, v)
+        return ops.oscarmax_jvp(y, v) if self.lam > 0 else entmax_ops.entmax_jvp(y, v, 2.0)
 
     def omega(self, y: Tensor) -> Tensor:
         return self.kept_omega(y, y)

@@ -67,10 +67,13 @@ class Weights:
         self.plain = replace(self.mapping, gamma=1.0)
         self.gamma = mapping.gamma
         self.softmax = isinstance(mapping, Softmax) and mapping.gamma == 1.0
+        self.bare = alpha is None and mapping.gamma == 1.0
 
     def solve(self, scores: Tensor) -> Tensor:
         """ŷ of the scores, without autograd."""
-        return torch.softmax(scores, -1) if self.softmax else self.mapping(scores)
+        if self.softmax:
+            return torch.softmax(scores, -1)
+        return self.mapping.rounded(scores) if self.bare else self.mapping(scores)
 
     def product(self, y: Tensor, v: Tensor) -> Tensor:
         """The Jacobian at the solution y times v."""

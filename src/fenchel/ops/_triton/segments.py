@@ -19,6 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .root import rounded
+
 START = tl.constexpr(1 << 30)  # added to the number of entries where a segment starts
 INF = tl.constexpr(float("inf"))
 
@@ -180,7 +182,7 @@ def solve(p_scores, p_order, p_y, floor, slope, down, up, bound, rows, d, height
     x = tl.where(weight > 0, tl.maximum(x, floor) + slope * o, 0.0)
     z, tau = regress(x, weight, down, up, bound + tl.zeros_like(top))
     y = tl.where(broken > 0, float("nan"), project(z, weight, tau))
-    tl.store(p_y + places(p_order, row * d, o, m), y, m)
+    tl.store(p_y + places(p_order, row * d, o, m), rounded(y, p_y.dtype.element_ty), m)
 
 
 def padded(scores: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from .root import rounded
 from .segments import (
     INF,
     START,
@@ -149,7 +150,8 @@ def project_tiles(p_z, p_mark, p_order, p_y, row, d, tau, peak, broken, width):
         y = tl.where((mark & 1) > 0, (z - peak) - tau, 0.0)
         y = tl.where((y > 0) & (y > excess), y - excess, 0.0)
         y = tl.where(broken > 0, float("nan"), y)
-        tl.store(p_y + places(p_order, row * d, first + o, m), y, m)
+        place = places(p_order, row * d, first + o, m)
+        tl.store(p_y + place, rounded(y, p_y.dtype.element_ty), m)
 
 
 @triton.jit

@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._triton.root import rounded
 from .._triton.segments import LONGEST, START, block, launch, padded, places, solve
 from .._triton.tiles import at, solve_tiles
 
@@ -95,43 +96,44 @@ def group_jvp_kernel(
         i = tile * width + o
         m = (row < rows) & (i < d)
         # (height, width)
-        y = tl.load(p_y + row * d + i, m, 0.0)
+        y = tl.load(p_y + row * d + i, m, 0.0).to(tl.float64)
         # (height, width)
         v = tl.load(p_v + places(p_order, row * d, i, m), m & (y > 0), 0.0).to(tl.float64)
         centre += tl.sum(v, 1, keep_dims=True)
         count += tl.sum((y > 0).to(tl.int32), 1, keep_dims=True)
     centre /= tl.maximum(count, 1)
-    level, total, n = zero.to(p_y.dtype.element_ty), zero, none
+    level, total, n = zero, zero, none
     for tile in range(tiles):
         i = tile * width + o
         m = (row < rows) & (i < d)
         place = places(p_order, row * d, i, m)
         # (height, width)
-        y = tl.load(p_y + row * d + i, m, 0.0)
+        y = tl.load(p_y + row * d + i, m, 0.0).to(tl.float64)
         # (height, width)
         v = tl.load(p_v + place, m & (y > 0), 0.0).to(tl.float64)
         y = tl.where(y > 0, y, 0.0)
         run = tl.associative_scan((y, v, (y > 0).to(tl.int32)), 1, join_before)
         b_level, b_total, b_n = join_before(level, total, n, run[0], run[1], run[2])
         mean = b_total / tl.maximum(b_n & (START - 1), 1) - centre
-        tl.store(p_out + place, mean, m)
+        tl.store(p_out + place, rounded(mean, p_out.dtype.element_ty), m)
         level, total = at(o, width - 1, b_level)[:, None], at(o, width - 1, b_total)[:, None]
         n = at(o, width - 1, b_n)[:, None]
     tl.debug_barrier()
-    level, mean, several = zero.to(p_y.dtype.element_ty), level, none
+    level, mean, several = zero, level, none
     for tile in range(tiles):
         i = (tiles - 1 - tile) * width + o
         m = (row < rows) & (i < d)
         place = places(p_order, row * d, i, m)
         # (height, width)
-        y = tl.load(p_y + row * d + i, m, 0.0)
+        y = tl.load(p_y + row * d + i, m, 0.0).to(tl.float64)
         # (height, width)
         last = tl.load(p_out + place, m, 0.0)
         run = (tl.where(y > 0, y, 0.0), last, tl.zeros_like(o + none))
         run = tl.associative_scan(run, 1, join_after, reverse=True)
         b_level, b_mean, b_several = join_after(level, mean, several, run[0], run[1], run[2])
         # A row of NaN has that derivative.
-        tl.store(p_out + place, tl.where(y > 0, b_mean, 0 * y), m)
+        out = tl.where(y > 0, b_mean, 0 * y)
+        tl.store(p_out + place, rounded(out, p_out.dtype.element_ty), m)
         level, mean = at(o, 0, b_level)[:, None], at(o, 0, b_mean)[:, None]
         several = at(o, 0, b_several)[:, None]
 
@@ -140,7 +142,7 @@ def fusedmax(scores: Tensor, lam: float, longest: int = LONGEST) -> Tensor:
     """As the reference does it; rows longer than `longest`, a power of two, go by tiles of that.
 
     Args:
-        scores: (..., d), float32 or float64.
+        scores: (..., d).
         lam: λ ≥ 0.
         longest: entries that a program holds.
 
