@@ -67,7 +67,7 @@ def _trained(images: Images, device: str) -> nn.Module:
     body.to(device)
     head = nn.Linear(WIDTH, 10).to(device)
     optimizer = torch.optim.Adam([*body.parameters(), *head.parameters()], 1e-3)
-    taken, right = 0, 0.0
+    taken, right = 0, torch.zeros((), device=device)
     while taken < STEPS:
         for chosen in latents.batches(len(images.labels), BATCH, device):
             scores = head(body(images.pixels[chosen]))
@@ -76,8 +76,8 @@ def _trained(images: Images, device: str) -> nn.Module:
             loss.backward()
             optimizer.step()
             taken += 1
-            hit = (scores.argmax(-1) == images.labels[chosen]).double().mean()
-            right += 0.01 * (float(hit) - right)
+            hit = (scores.argmax(-1) == images.labels[chosen]).float().mean()
+            right.lerp_(hit, 0.01)
             if taken == STEPS:
                 break
     print(f"features from a classifier with training accuracy {right:.3f}", file=sys.stderr)

@@ -130,11 +130,11 @@ def test_features_from_a_file(tmp_path: Path) -> None:
 
 def test_the_temperature_falls_and_stays_warm_enough() -> None:
     model = latents.Trained(torch.nn.Linear(1, 1), latents.CATEGORICAL["gumbel"](1))
-    model.begin_step()
-    assert model.estimator.temperature == 1.0
-    model.steps.fill_(4000)
-    model.begin_step()
-    assert model.estimator.temperature == pytest.approx(0.6703, abs=1e-4)
-    model.steps.fill_(10**6)
-    model.begin_step()
-    assert model.estimator.temperature == 0.5
+    seen = []
+    for start in (0, 4000, 10**6):
+        model.steps.fill_(start)
+        for _ in model.batches(7, 2, "cpu"):
+            seen.append(model.estimator.temperature)
+        assert model.steps == start + 4
+    assert seen == pytest.approx([1.0] * 4 + [0.67032] * 4 + [0.5] * 4, abs=1e-5)
+    assert latents.temperature(499) == 1.0 > latents.temperature(500)
