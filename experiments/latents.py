@@ -275,7 +275,12 @@ class Experiment:
         one.add_argument("--seed", type=int, default=1)
         one.add_argument("--minutes", type=float, help="end a run after the epoch they end in")
         one.add_argument(
-            "--jobs", dest="at_once", type=int, default=1, help="runs side by side (default: 1)"
+            "--jobs",
+            dest="at_once",
+            metavar="N",
+            type=int,
+            default=1,
+            help="runs side by side, each a process (default: 1)",
         )
         one.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
         one.add_argument("--threads", type=int, help="of the CPU (default: all)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from .. import latents
+from . import features
 from .train import train
 
 EXPERIMENT = latents.Experiment(
@@ -17,6 +18,7 @@ EXPERIMENT = latents.Experiment(
     data="folder of train-images and train-labels, IDX; or a safetensors file of features, `train` "
     "and `validation`, (N, F) each",
     slow=("dense",),
+    prepare=features.kept,
     options={
         "epochs": (200, 2),
         "lr": (1e-3, 1e-3),

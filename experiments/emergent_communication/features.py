@@ -19,7 +19,8 @@ BATCH = 128
 
 
 def read(path: Path, device: str, images: int) -> tuple[Tensor, Tensor]:
-    """The features of the training and of the validation images, (N, F) each.
+    """The features of the training and of the validation images, (N, F) each; over those for
+    training each feature has mean zero and variance one, or is zero.
 
     Args:
         path: a safetensors file with `train` and `validation`.
@@ -37,7 +38,9 @@ def read(path: Path, device: str, images: int) -> tuple[Tensor, Tensor]:
             f"`train` and `validation` of {path} must have shape (N, F) with one F; got "
             f"{tuple(train.shape)} and {tuple(held.shape)}."
         )
-    return train[:images].to(device), held.to(device)
+    mean, spread = train.mean(0), train.std(0, correction=0)
+    spread = torch.where(spread > 0, spread, torch.inf)
+    return ((train[:images] - mean) / spread).to(device), ((held - mean) / spread).to(device)
 
 
 def kept(data: Path, folder: Path, device: str) -> Path:

@@ -14,6 +14,10 @@ from fenchel.latent import History, embed, estimators, marginalize
 from .. import latents, runs
 from . import features
 
+QUIET = 0.1
+"""By how much the sender's first scores are smaller than a linear layer's. Sparsemax over 256
+symbols is wide where these hardly differ, and a symbol outside every support is never learnt."""
+
 
 class Game(nn.Module):
     """A sender, which sees an image, and a receiver, which sees a symbol and candidates.
@@ -28,7 +32,11 @@ class Game(nn.Module):
         self, width: int, symbols: int = 256, hidden: int = 512, embedding: int = 256
     ) -> None:
         super().__init__()
-        self.sender = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, symbols))
+        says = nn.Linear(hidden, symbols)
+        with torch.no_grad():
+            says.weight *= QUIET
+            says.bias *= QUIET
+        self.sender = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), says)
         self.symbols = nn.Parameter(torch.randn(symbols, embedding) * embedding**-0.5)
         self.listen = nn.Linear(embedding, hidden)
         self.look = nn.Linear(width, hidden)
