@@ -217,9 +217,12 @@ class Experiment:
         if failed:
             raise ValueError(f"{', '.join(job.name for job in failed)} failed; see the logs.")
 
-    def run_table(self, run: Sequence[Path], output: Path) -> None:
-        """Gathers runs into results.json, table.md and pictures, one line per estimator."""
-        found = runs.gather(run)
+    def run_table(self, run: Sequence[Path], output: Path, epochs: int | None = None) -> None:
+        """Gathers runs into results.json, table.md and pictures, one line per estimator.
+
+        With `epochs` as if they had ended after so many.
+        """
+        found = [{**one, "history": one["history"][:epochs]} for one in runs.gather(run)]
         summary.save(found, self.table, output)
         for variant, members in summary.grouped(found, self.variants).items():
             lines = {run["estimator"]: _lines(run["history"], self.measure) for run in members}
@@ -293,6 +296,7 @@ class Experiment:
         one = commands.add_parser("table", help="gather runs into a table and a picture")
         one.set_defaults(command=self.run_table)
         one.add_argument("run", type=Path, nargs="+", help="folders of runs")
+        one.add_argument("--epochs", type=int, help="use the first epochs alone")
         one.add_argument(
             "--output", type=Path, default=self.results, help="default: results/ there"
         )

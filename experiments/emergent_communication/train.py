@@ -34,8 +34,8 @@ class Game(nn.Module):
         super().__init__()
         says = nn.Linear(hidden, symbols)
         with torch.no_grad():
-            says.weight *= QUIET
-            says.bias *= QUIET
+            for parameter in says.parameters():
+                parameter.mul_(QUIET)
         self.sender = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), says)
         self.symbols = nn.Parameter(torch.randn(symbols, embedding) * embedding**-0.5)
         self.listen = nn.Linear(embedding, hidden)
