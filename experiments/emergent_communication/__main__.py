@@ -19,11 +19,16 @@ EXPERIMENT = latents.Experiment(
     "and `validation`, (N, F) each",
     slow=("dense",),
     prepare=features.kept,
-    tuned={name: {"lr": 3e-4, "entropy": 0.1} for name in ("sparsemax", "dense")},
+    tuned={
+        "sparsemax": {"lr": 3e-4},
+        "dense": {"lr": 3e-4},
+        "gumbel": {"entropy": 0.05},
+        "straight-through": {"entropy": 0.05},
+    },
     options={
         "epochs": (200, 2),
         "lr": (1e-3, 1e-3),
-        "entropy": (0.05, 0.05),
+        "entropy": (0.1, 0.1),
         "batch": (64, 64),
         "candidates": (16, 16),
         "images": (50_000, 5000),
