@@ -1,4 +1,4 @@
-"""Commands of this package as processes, several at a time."""
+"""Commands as processes, several at a time."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Job:
-    """Commands of `fenchel`, one after the other.
+    """Commands of a module, one after the other.
 
     Args:
         name: what it is called.
-        commands: the words after `fenchel`.
+        commands: the words after the module's name.
         log: where their output goes.
+        module: what `python -m` runs.
     """
 
     name: str
     commands: Sequence[Sequence[str]]
     log: Path
+    module: str = "fenchel"
 
 
 def run(jobs: Sequence[Job], at_once: int) -> list[Job]:
@@ -38,7 +40,7 @@ def run(jobs: Sequence[Job], at_once: int) -> list[Job]:
         job.log.parent.mkdir(parents=True, exist_ok=True)
         with open(job.log, "w", encoding="utf-8") as log:
             for command in job.commands:
-                words = [sys.executable, "-m", "fenchel", *command]
+                words = [sys.executable, "-m", job.module, *command]
                 done = subprocess.run(words, stdout=log, stderr=log, env=environment, check=False)
                 if done.returncode:
                     print(f"{job.name}: failed; see {job.log}", file=sys.stderr, flush=True)

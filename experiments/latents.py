@@ -6,7 +6,7 @@ import argparse
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import fenchel
 from fenchel import plots
 from fenchel.latent import History, estimators
 
-from . import command, runs, summary
+from . import command, jobs, runs, summary
 
 RATE, EVERY, COLDEST = 1e-4, 500, 0.5
 """The temperature of a relaxation is max(COLDEST, exp(−RATE · step)), set anew EVERY steps."""
@@ -58,6 +58,12 @@ def batches(count: int, size: int, device: str) -> Iterator[Tensor]:
     yield from runs.shown(torch.randperm(count).to(device).split(size))
 
 
+def adam(model: nn.Module, lr: float) -> torch.optim.Adam:
+    """Adam, on a GPU with one kernel for all parameters."""
+    fused = all(parameter.is_cuda for parameter in model.parameters())
+    return torch.optim.Adam(model.parameters(), lr, fused=fused)
+
+
 class Trained(nn.Module):
     """What a run trains and keeps: the networks, the estimator, and the steps taken.
 
@@ -74,12 +80,20 @@ class Trained(nn.Module):
         self.estimator = estimator
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
-    def begin_step(self) -> None:
-        """Counts a step, and cools an estimator that has a temperature."""
-        if isinstance(self.estimator, estimators.GumbelSoftmax):
-            done = int(self.steps) // EVERY * EVERY
-            self.estimator.temperature = max(COLDEST, math.exp(-RATE * done))
-        self.steps += 1
+    def batches(self, count: int, size: int, device: str) -> Iterator[Tensor]:
+        """An epoch's batches of indices: counts the steps, and cools what has a temperature."""
+        done = int(self.steps)  # once, since reading it waits for a GPU
+        for chosen in batches(count, size, device):
+            if isinstance(self.estimator, estimators.GumbelSoftmax):
+                self.estimator.temperature = temperature(done)
+            done += 1
+            yield chosen
+        self.steps.fill_(done)
+
+
+def temperature(step: int) -> float:
+    """That of a relaxation at a step."""
+    return max(COLDEST, math.exp(-RATE * (step // EVERY * EVERY)))
 
 
 def calls(history: History) -> dict[str, float]:
@@ -120,9 +134,12 @@ class Experiment:
         figures: what the table shows, from the figure's name to its heading.
         paper: what the paper says, by estimator.
         options: from an option's name to its default, and what --quick sets it to.
+        tuned: other defaults, by estimator, which a search has found.
         variants: which options tell runs apart beside the estimator.
         data: what the command line says of `--data`.
         slow: estimators that --quick leaves out unless they are named.
+        prepare: `prepare(data, folder, device)` makes what runs of a folder share, before some of
+            them start side by side.
     """
 
     name: str
@@ -135,6 +152,8 @@ class Experiment:
     variants: tuple[str, ...] = ()
     data: str = "folder of train-images and train-labels, IDX"
     slow: tuple[str, ...] = ()
+    tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    prepare: Callable[[Path, Path, str], Any] | None = None
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Runs a command; its exit code."""
@@ -151,25 +170,59 @@ class Experiment:
         data: Path,
         estimator: Sequence[str] | None,
         quick: bool,
-        **options: Any,
+        at_once: int,
+        **given: Any,
     ) -> None:
-        """Trains with each estimator named, or goes on."""
-        defaults = {name: pair[quick] for name, pair in self.options.items()}
-        options = {
-            name: defaults[name] if value is None and name in defaults else value
-            for name, value in options.items()
-        }
-        kind = "quick" if quick else "full"
+        """Trains with each estimator named, or goes on; several side by side, each a process.
+
+        Raises:
+            ValueError: if a process failed.
+        """
+        parent = run or Path("runs") / self.name / ("quick" if quick else "full")
+        todo: dict[Path, dict[str, Any]] = {}
         for name in estimator or [n for n in self.estimators if not (quick and n in self.slow)]:
+            options = self._options(name, quick, given)
             label = "-".join([name, *(str(options[o]) for o in self.variants)])
-            folder = (run or Path("runs") / self.name / kind) / f"{label}-{options['seed']}"
-            history = self.train(folder, data, estimator=name, **options)
+            todo[parent / f"{label}-{options['seed']}"] = options
+        if at_once > 1:
+            self._side_by_side(todo, data, parent, at_once)
+        for folder, options in todo.items():
+            history = (
+                runs.read_history(folder) if at_once > 1 else self.train(folder, data, **options)
+            )
             best = max(history, key=lambda record: record[self.measure])
             print(f"{folder}: best {self.measure} {best[self.measure]:.4g}, epoch {best['epoch']}")
 
-    def run_table(self, run: Sequence[Path], output: Path) -> None:
-        """Gathers runs into results.json, table.md and pictures, one line per estimator."""
-        found = runs.gather(run)
+    def _options(self, estimator: str, quick: bool, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What is given, and elsewhere the defaults for the estimator."""
+        defaults = {name: pair[quick] for name, pair in self.options.items()}
+        defaults |= self.tuned.get(estimator, {})
+        chosen = {name: value for name, value in given.items() if value is not None}
+        return {**dict.fromkeys(given), **defaults, **chosen, "estimator": estimator}
+
+    def _side_by_side(
+        self, todo: Mapping[Path, Mapping[str, Any]], data: Path, parent: Path, at_once: int
+    ) -> None:
+        if self.prepare is not None:
+            self.prepare(data, parent, next(iter(todo.values()))["device"])
+        work = []
+        for folder, options in todo.items():
+            words = ["train", "--data", str(data), "--run", str(parent)]
+            for name, value in options.items():
+                if value is not None:
+                    words += [f"--{name.replace('_', '-')}", str(value)]
+            module = f"experiments.{self.name}"
+            work.append(jobs.Job(folder.name, [words], folder / "log.txt", module))
+        failed = jobs.run(work, at_once)
+        if failed:
+            raise ValueError(f"{', '.join(job.name for job in failed)} failed; see the logs.")
+
+    def run_table(self, run: Sequence[Path], output: Path, epochs: int | None = None) -> None:
+        """Gathers runs into results.json, table.md and pictures, one line per estimator.
+
+        With `epochs` as if they had ended after so many.
+        """
+        found = [{**one, "history": one["history"][:epochs]} for one in runs.gather(run)]
         summary.save(found, self.table, output)
         for variant, members in summary.grouped(found, self.variants).items():
             lines = {run["estimator"]: _lines(run["history"], self.measure) for run in members}
@@ -183,7 +236,14 @@ class Experiment:
         order = sorted(found, key=lambda run: self.estimators.index(run["estimator"]))
         groups = summary.grouped(order, ("estimator", *self.variants))
         head = ["estimator", *self.variants, "seeds", "epochs", *self.figures.values()]
-        head += ["decoder calls, last epoch (10–90%)", IN_ALL, "exact", "CPU s per epoch", "paper"]
+        head += [
+            f"{self.measure}, last epoch",
+            "decoder calls, last epoch (10–90%)",
+            IN_ALL,
+            "exact",
+            "CPU s per epoch",
+            "paper",
+        ]
         rows = []
         for (name, *variant), members in groups.items():
             best = summary.best(members, self.measure)
@@ -195,7 +255,8 @@ class Experiment:
             in_all = [_lines(run["history"], self.measure)[IN_ALL][-1] for run in members]
             costs = [spread, f"{sum(in_all) / len(in_all):g}", f"{mean['exact']:.0%}"]
             costs += [f"{summary.seconds(members):.1f}"]
-            rows.append([name, *counts, *figures, *costs, self.paper.get(name, "–")])
+            ends = summary.spread([record[self.measure] for record in last])
+            rows.append([name, *counts, *figures, ends, *costs, self.paper.get(name, "–")])
         return summary.markdown(head, rows)
 
     def _parser(self) -> argparse.ArgumentParser:
@@ -215,15 +276,27 @@ class Experiment:
         one.add_argument("--run", type=Path, help="folder for runs (default: runs/EXPERIMENT/KIND)")
         one.add_argument("--quick", action="store_true", help="small: a minute or two on one core")
         one.add_argument("--seed", type=int, default=1)
+        one.add_argument("--minutes", type=float, help="end a run after the epoch they end in")
+        one.add_argument(
+            "--jobs",
+            dest="at_once",
+            metavar="N",
+            type=int,
+            default=1,
+            help="runs side by side, each a process (default: 1)",
+        )
         one.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
         one.add_argument("--threads", type=int, help="of the CPU (default: all)")
         for name, (full, quick) in self.options.items():
             flag = f"--{name.replace('_', '-')}"
             kind: Any = Path if full is None else type(full)
-            one.add_argument(flag, type=kind, help=f"default: {full}, with --quick {quick}")
+            tuned = {e: own[name] for e, own in self.tuned.items() if name in own}
+            also = "".join(f", {e} {value}" for e, value in tuned.items())
+            one.add_argument(flag, type=kind, help=f"default: {full}, with --quick {quick}{also}")
         one = commands.add_parser("table", help="gather runs into a table and a picture")
         one.set_defaults(command=self.run_table)
         one.add_argument("run", type=Path, nargs="+", help="folders of runs")
+        one.add_argument("--epochs", type=int, help="use the first epochs alone")
         one.add_argument(
             "--output", type=Path, default=self.results, help="default: results/ there"
         )

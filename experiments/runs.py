@@ -17,6 +17,8 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 OPTIONS, STATE, BEST = "options.json", "state.safetensors", "best.safetensors"
+HISTORY = "history.json"
+"""What a table needs beside the options, without the weights."""
 History = list[dict[str, Any]]
 
 
@@ -31,6 +33,7 @@ def fit(
     evaluate: Callable[[], dict[str, float]],
     measure: str,
     decay: float = 1.0,
+    minutes: float | None = None,
 ) -> History:
     """Trains up to an epoch, from where the folder's state is, and leaves the best model loaded.
 
@@ -44,14 +47,18 @@ def fit(
         evaluate: figures on the development data; no gradients are kept.
         measure: which of these figures says what model is best.
         decay: multiplies the learning rate after an epoch that is not the best so far.
+        minutes: ends this call after the epoch in which they have passed; None for no limit.
     Returns:
         One record per epoch: the loss, the figures, and what the training took on the clock and,
         which other programs do not disturb, of the processor.
     Raises:
-        ValueError: for less than one epoch.
+        ValueError: for less than one epoch, or no time.
     """
     if epochs < 1:
         raise ValueError(f"`epochs` must be at least 1, got {epochs}.")
+    if minutes is not None and not minutes > 0:
+        raise ValueError(f"`minutes` must be greater than 0, got {minutes}.")
+    began = time.monotonic()
     history = _resume(folder, model, optimizer)
     for epoch in range(len(history) + 1, epochs + 1):
         torch.manual_seed(1_000_003 * seed + epoch)
@@ -73,6 +80,8 @@ def fit(
         _save(folder, model, optimizer, history)
         shown = "  ".join(f"{name} {value:.4g}" for name, value in history[-1].items())
         print(shown + ("  *" if improved else ""), file=sys.stderr, flush=True)
+        if minutes is not None and time.monotonic() - began > 60 * minutes:
+            break
     load_best(folder, model)
     return history
 
@@ -101,22 +110,28 @@ def read_options(folder: Path) -> dict[str, Any]:
 
 
 def read_history(folder: Path) -> History:
-    """One record per finished epoch of a run; none if there is no state yet."""
+    """One record per finished epoch of a run; none if there is no state yet.
+
+    A run that was brought from elsewhere without its weights has its history all the same.
+    """
     path = folder / STATE
-    if not path.exists():
-        return []
-    with safe_open(path, "pt") as file:
-        return json.loads(file.metadata()["history"])
+    if path.exists():
+        with safe_open(path, "pt") as file:
+            return json.loads(file.metadata()["history"])
+    alone = folder / HISTORY
+    return json.loads(alone.read_text(encoding="utf-8")) if alone.exists() else []
 
 
 def gather(folders: Iterable[Path]) -> list[dict[str, Any]]:
-    """Options and history of every run that has finished an epoch.
+    """Options and history of every run that has finished an epoch; what is no run is passed over.
 
     Raises:
         ValueError: if none has.
     """
     found = [
-        {**read_options(folder), "history": read_history(folder)} for folder in sorted(folders)
+        {**read_options(folder), "history": read_history(folder)}
+        for folder in sorted(folders)
+        if (folder / OPTIONS).exists()
     ]
     finished = [run for run in found if run["history"]]
     if not finished:
@@ -208,13 +223,15 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 def _save(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, history: History
 ) -> None:
-    """Weights, optimizer and history as one file, so that they cannot disagree."""
+    """Weights, optimizer and history as one file, so that they cannot disagree; the history also
+    alone, for tables elsewhere."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     for index, slots in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in slots.items()}
     rates = [group["lr"] for group in optimizer.param_groups]
     about = {"history": json.dumps(history), "rates": json.dumps(rates)}
     write(folder / STATE, to_bytes(tensors, metadata=about))
+    write(folder / HISTORY, (json.dumps(history, indent=1) + "\n").encode())
 
 
 def _resume(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> History:

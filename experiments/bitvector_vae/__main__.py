@@ -22,7 +22,7 @@ EXPERIMENT = latents.Experiment(
         "epochs": (100, 4),
         "lr": (1e-3, 2e-3),
         "batch": (64, 64),
-        "top_k": (128, 32),
+        "top_k": (10, 10),
         "images": (50_000, 3000),
         "likelihood": (1000, 100),
         "samples": (1000, 100),

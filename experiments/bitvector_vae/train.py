@@ -68,6 +68,7 @@ def train(
     likelihood: int,
     samples: int,
     device: str,
+    minutes: float | None = None,
 ) -> runs.History:
     """Trains on a folder of images, or goes on with the run that `folder` holds.
 
@@ -85,6 +86,7 @@ def train(
         likelihood, samples: of how many validation images the likelihood is estimated, and by how
             many samples each.
         device: to train on.
+        minutes: see `runs.fit`.
     Returns:
         One record per epoch: `elbo` in nats and `bits_per_dimension` on the validation images,
         decoder calls, times.
@@ -97,13 +99,12 @@ def train(
     torch.manual_seed(seed)
     network = BitvectorVae(bits)
     model = latents.Trained(network, build(estimator, bits, top_k)).to(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr)
+    optimizer = latents.adam(model, lr)
     history = History()
 
     def one_epoch() -> float:
-        total = 0.0
-        for chosen in latents.batches(len(given), batch, device):
-            model.begin_step()
+        total = torch.zeros((), device=device)
+        for chosen in model.batches(len(given), batch, device):
             x = given[chosen]
             outcome = expected(network, x, model.estimator)
             history.add(outcome)
@@ -111,8 +112,8 @@ def train(
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            total += loss.item() * len(x)
-        return total / len(given)
+            total += loss.detach() * len(x)
+        return float(total) / len(given)
 
     def evaluate() -> dict[str, float]:
         # In evaluation the samplers would take the mode; the ELBO is an expectation.
@@ -130,6 +131,7 @@ def train(
         model,
         optimizer,
         epochs=epochs,
+        minutes=minutes,
         seed=seed,
         train=one_epoch,
         evaluate=evaluate,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from .. import latents
+from . import features
 from .train import train
 
 EXPERIMENT = latents.Experiment(
@@ -17,6 +18,13 @@ EXPERIMENT = latents.Experiment(
     data="folder of train-images and train-labels, IDX; or a safetensors file of features, `train` "
     "and `validation`, (N, F) each",
     slow=("dense",),
+    prepare=features.kept,
+    tuned={
+        "sparsemax": {"lr": 3e-4},
+        "dense": {"lr": 3e-4},
+        "gumbel": {"entropy": 0.05},
+        "straight-through": {"entropy": 0.05},
+    },
     options={
         "epochs": (200, 2),
         "lr": (1e-3, 1e-3),

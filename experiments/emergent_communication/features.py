@@ -19,7 +19,8 @@ BATCH = 128
 
 
 def read(path: Path, device: str, images: int) -> tuple[Tensor, Tensor]:
-    """The features of the training and of the validation images, (N, F) each.
+    """The features of the training and of the validation images, (N, F) each; over those for
+    training each feature has mean zero and variance one, or is zero.
 
     Args:
         path: a safetensors file with `train` and `validation`.
@@ -37,7 +38,9 @@ def read(path: Path, device: str, images: int) -> tuple[Tensor, Tensor]:
             f"`train` and `validation` of {path} must have shape (N, F) with one F; got "
             f"{tuple(train.shape)} and {tuple(held.shape)}."
         )
-    return train[:images].to(device), held.to(device)
+    mean, spread = train.mean(0), train.std(0, correction=0)
+    spread = torch.where(spread > 0, spread, torch.inf)
+    return ((train[:images] - mean) / spread).to(device), ((held - mean) / spread).to(device)
 
 
 def kept(data: Path, folder: Path, device: str) -> Path:
@@ -67,7 +70,7 @@ def _trained(images: Images, device: str) -> nn.Module:
     body.to(device)
     head = nn.Linear(WIDTH, 10).to(device)
     optimizer = torch.optim.Adam([*body.parameters(), *head.parameters()], 1e-3)
-    taken, right = 0, 0.0
+    taken, right = 0, torch.zeros((), device=device)
     while taken < STEPS:
         for chosen in latents.batches(len(images.labels), BATCH, device):
             scores = head(body(images.pixels[chosen]))
@@ -76,8 +79,8 @@ def _trained(images: Images, device: str) -> nn.Module:
             loss.backward()
             optimizer.step()
             taken += 1
-            hit = (scores.argmax(-1) == images.labels[chosen]).double().mean()
-            right += 0.01 * (float(hit) - right)
+            hit = (scores.argmax(-1) == images.labels[chosen]).float().mean()
+            right.lerp_(hit, 0.01)
             if taken == STEPS:
                 break
     print(f"features from a classifier with training accuracy {right:.3f}", file=sys.stderr)

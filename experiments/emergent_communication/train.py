@@ -14,6 +14,10 @@ from fenchel.latent import History, embed, estimators, marginalize
 from .. import latents, runs
 from . import features
 
+QUIET = 0.1
+"""By how much the sender's first scores are smaller than a linear layer's. Sparsemax over 256
+symbols is wide where these hardly differ, and a symbol outside every support is never learnt."""
+
 
 class Game(nn.Module):
     """A sender, which sees an image, and a receiver, which sees a symbol and candidates.
@@ -28,7 +32,11 @@ class Game(nn.Module):
         self, width: int, symbols: int = 256, hidden: int = 512, embedding: int = 256
     ) -> None:
         super().__init__()
-        self.sender = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, symbols))
+        says = nn.Linear(hidden, symbols)
+        with torch.no_grad():
+            for parameter in says.parameters():
+                parameter.mul_(QUIET)
+        self.sender = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), says)
         self.symbols = nn.Parameter(torch.randn(symbols, embedding) * embedding**-0.5)
         self.listen = nn.Linear(embedding, hidden)
         self.look = nn.Linear(width, hidden)
@@ -57,6 +65,7 @@ def train(
     candidates: int,
     images: int,
     device: str,
+    minutes: float | None = None,
 ) -> runs.History:
     """Trains on features, or goes on with the run that `folder` holds.
 
@@ -72,6 +81,7 @@ def train(
         candidates: images that the receiver sees.
         images: how many are used for training.
         device: to train on.
+        minutes: see `runs.fit`.
     Returns:
         One record per epoch: `success`, the percentage of validation rounds that the receiver
         wins, decoder calls, times.
@@ -84,13 +94,12 @@ def train(
     torch.manual_seed(seed)
     game = Game(given.shape[1])
     model = latents.Trained(game, latents.CATEGORICAL[estimator](given.shape[1])).to(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr)
+    optimizer = latents.adam(model, lr)
     history = History()
 
     def one_epoch() -> float:
-        total = 0.0
-        for chosen in latents.batches(len(given), batch, device):
-            model.begin_step()
+        total = torch.zeros((), device=device)
+        for chosen in model.batches(len(given), batch, device):
             shown, place = rounds(given, chosen, candidates)
             score = game.receiver(shown)
 
@@ -103,8 +112,8 @@ def train(
             optimizer.zero_grad()
             (outcome.value - entropy * outcome.entropy).mean().backward()
             optimizer.step()
-            total += outcome.value.sum().item()
-        return total / len(given)
+            total += outcome.value.detach().sum()
+        return float(total) / len(given)
 
     def evaluate() -> dict[str, float]:
         return {"success": 100 * success(game, held, candidates), **latents.calls(history)}
@@ -114,6 +123,7 @@ def train(
         model,
         optimizer,
         epochs=epochs,
+        minutes=minutes,
         seed=seed,
         train=one_epoch,
         evaluate=evaluate,
@@ -134,7 +144,7 @@ def rounds(images: Tensor, chosen: Tensor, candidates: int) -> tuple[Tensor, Ten
 def success(game: Game, images: Tensor, candidates: int) -> float:
     """The share of rounds that the receiver wins when the sender says its likeliest symbol."""
     judge = estimators.ScoreFunction().eval()
-    won = 0.0
+    won = torch.zeros((), device=images.device)
     for chosen in torch.arange(len(images), device=images.device).split(500):
         shown, place = rounds(images, chosen, candidates)
         score = game.receiver(shown)
@@ -142,5 +152,5 @@ def success(game: Game, images: Tensor, candidates: int) -> float:
         def hit(item: Tensor, z: Tensor, score=score, place=place) -> Tensor:
             return (score(item, z).argmax(-1) == place[item]).float()
 
-        won += float(marginalize(game.sender(images[chosen]), hit, judge).value.sum())
-    return won / len(images)
+        won += marginalize(game.sender(images[chosen]), hit, judge).value.sum()
+    return float(won) / len(images)

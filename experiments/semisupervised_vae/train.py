@@ -29,6 +29,7 @@ def train(
     labels: int,
     images: int,
     device: str,
+    minutes: float | None = None,
 ) -> runs.History:
     """Trains on a folder of digits, or goes on with the run that `folder` holds.
 
@@ -45,6 +46,7 @@ def train(
         labels: how many of the first images have one.
         images: how many are used for training, those included.
         device: to train on.
+        minutes: see `runs.fit`.
     Returns:
         One record per epoch: `accuracy` and `elbo` on the validation images, decoder calls, times.
     """
@@ -57,7 +59,7 @@ def train(
     torch.manual_seed(seed)
     network = SemisupervisedVae()
     model = latents.Trained(network, latents.CATEGORICAL[estimator](PIXELS)).to(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr)
+    optimizer = latents.adam(model, lr)
     sparse = estimator == "sparsemax"
     mapping = fenchel.Sparsemax() if sparse else fenchel.Softmax()
     history = History()
@@ -88,14 +90,13 @@ def train(
             for _ in range(warm):
                 for chosen in latents.batches(len(labelled.labels), batch, device):
                     update(supervised(chosen))
-        total = 0.0
-        for chosen in latents.batches(len(unlabelled.labels), batch, device):
-            model.begin_step()
+        total = torch.zeros((), device=device)
+        for chosen in model.batches(len(unlabelled.labels), batch, device):
             beside = torch.randint(len(labelled.labels), (batch,), device=device)
             loss = unsupervised(unlabelled.pixels[chosen])
-            total += loss.item() * len(chosen)
+            total += loss.detach() * len(chosen)
             update(loss + supervised(beside))
-        return total / len(unlabelled.labels)
+        return float(total) / len(unlabelled.labels)
 
     def evaluate() -> dict[str, float]:
         return {**measure(network, held, mapping), **latents.calls(history)}
@@ -105,6 +106,7 @@ def train(
         model,
         optimizer,
         epochs=epochs,
+        minutes=minutes,
         seed=seed,
         train=one_epoch,
         evaluate=evaluate,
@@ -118,10 +120,10 @@ def measure(
     """`accuracy` in percent and `elbo` in nats, the expectation over classes exact."""
     scores = network.classifier(held.pixels)
     right = (scores.argmax(-1) == held.labels).double().mean()
-    total = 0.0
+    total = scores.new_zeros(())
     for x, part in zip(held.pixels.split(1000), scores.split(1000), strict=True):
         outcome = marginalize(
             part, lambda item, y, x=x: network.loss(x, item, y), estimators.Exact(mapping)
         )
-        total -= float((outcome.value + outcome.kl()).sum())
-    return {"accuracy": 100 * float(right), "elbo": total / len(held.labels)}
+        total -= (outcome.value + outcome.kl()).sum()
+    return {"accuracy": 100 * float(right), "elbo": float(total) / len(held.labels)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from experiments.emergent_communication import train as game
 from experiments.emergent_communication.__main__ import EXPERIMENT as GAME
 from experiments.semisupervised_vae.__main__ import EXPERIMENT as SEMISUPERVISED
 
+import fenchel
 from experiments import images, latents, runs
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -106,6 +108,39 @@ def test_the_commands(
     assert "error: " in capsys.readouterr().err
 
 
+def test_estimators_train_side_by_side_as_in_turn(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    path = tmp_path / "features.safetensors"
+    save_file({"train": torch.rand(70, 5), "validation": torch.rand(30, 5)}, path)
+    words = ["--data", str(path), "--quick", "--estimator", "sparsemax", "gumbel", "--epochs", "1"]
+    words += ["--entropy", "0.2"]
+    assert GAME.main([*words, "--run", str(tmp_path / "one")]) == 0
+    assert GAME.main([*words, "--run", str(tmp_path / "two"), "--jobs", "2"]) == 0
+    one, two = (runs.gather((tmp_path / name).iterdir()) for name in ("one", "two"))
+    for alone, beside in zip(one, two, strict=True):
+        (before,), (after,) = alone.pop("history"), beside.pop("history")
+        assert alone == beside
+        assert alone["entropy"] == 0.2
+        assert before["loss"] == pytest.approx(after["loss"], rel=1e-4)
+    assert GAME.main([*words[:5], "--run", str(tmp_path / "two"), "--jobs", "2"]) == 1
+
+
+def test_a_search_gives_estimators_their_own_defaults() -> None:
+    tuned = dataclasses.replace(GAME, tuned={"gumbel": {"lr": 0.5}})
+    given = {"lr": None, "entropy": 0.3, "seed": 1, "minutes": None}
+    assert tuned._options("gumbel", False, given)["lr"] == 0.5
+    assert tuned._options("gumbel", False, {**given, "lr": 0.25})["lr"] == 0.25
+    other = tuned._options("nvil", False, given)
+    assert (other["lr"], other["entropy"], other["minutes"]) == (1e-3, 0.3, None)
+
+
+def test_at_first_sparsemax_hears_many_symbols() -> None:
+    torch.manual_seed(0)
+    scores = game.Game(64).sender(torch.randn(20, 64))
+    assert (fenchel.sparsemax(scores) > 0).sum(-1).float().mean() > 40
+
+
 def test_the_target_is_among_the_candidates_once() -> None:
     pictures = torch.arange(50.0).unsqueeze(1)
     chosen = torch.arange(50)
@@ -119,10 +154,22 @@ def test_features_from_a_file(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     path = tmp_path / "vgg.safetensors"
-    save_file({"train": torch.ones(7, 3), "validation": torch.zeros(4, 3)}, path)
+    train = 5 + 2 * torch.randn(7, 3)
+    train[:, 2] = 4.0
+    save_file({"train": train, "validation": train[:4].clone()}, path)
     assert features.kept(path, tmp_path, "cpu") == path
     given, held = features.read(path, "cpu", images=5)
     assert (given.shape, held.shape) == ((5, 3), (4, 3))
+    assert held.equal(given[:4])
+    whole, _ = features.read(path, "cpu", images=7)
+    assert torch.allclose(whole.mean(0), torch.zeros(3), atol=1e-5)
+    assert torch.allclose(whole.square().mean(0), torch.tensor([1.0, 1.0, 0.0]), atol=1e-5)
+
+
+def test_features_of_the_wrong_form(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    path = tmp_path / "vgg.safetensors"
     save_file({"train": torch.ones(7, 3)}, path)
     with pytest.raises(ValueError, match="must hold the tensors `train` and `validation`"):
         features.read(path, "cpu", images=5)
@@ -130,11 +177,11 @@ def test_features_from_a_file(tmp_path: Path) -> None:
 
 def test_the_temperature_falls_and_stays_warm_enough() -> None:
     model = latents.Trained(torch.nn.Linear(1, 1), latents.CATEGORICAL["gumbel"](1))
-    model.begin_step()
-    assert model.estimator.temperature == 1.0
-    model.steps.fill_(4000)
-    model.begin_step()
-    assert model.estimator.temperature == pytest.approx(0.6703, abs=1e-4)
-    model.steps.fill_(10**6)
-    model.begin_step()
-    assert model.estimator.temperature == 0.5
+    seen = []
+    for start in (0, 4000, 10**6):
+        model.steps.fill_(start)
+        for _ in model.batches(7, 2, "cpu"):
+            seen.append(model.estimator.temperature)
+        assert model.steps == start + 4
+    assert seen == pytest.approx([1.0] * 4 + [0.67032] * 4 + [0.5] * 4, abs=1e-5)
+    assert latents.temperature(499) == 1.0 > latents.temperature(500)

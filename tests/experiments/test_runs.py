@@ -11,7 +11,7 @@ from torch import nn
 from experiments import command, runs, summary
 
 
-def fit(folder, epochs, fail_in=None):
+def fit(folder, epochs, fail_in=None, minutes=None):
     """Fits a line; `fail_in` kills the run in that epoch."""
     torch.manual_seed(0)
     model = nn.Linear(3, 1)
@@ -44,6 +44,7 @@ def fit(folder, epochs, fail_in=None):
         evaluate=evaluate,
         measure="score",
         decay=0.5,
+        minutes=minutes,
     )
     return model, history
 
@@ -67,6 +68,25 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(tmp_path):
     assert all(
         torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True)
     )
+
+
+def test_a_run_ends_after_the_epoch_in_which_its_time_does(tmp_path):
+    _, history = fit(tmp_path, 3, minutes=1e-9)
+    assert len(history) == 1
+    _, history = fit(tmp_path, 3, minutes=60)
+    assert len(history) == 3
+    with pytest.raises(ValueError, match="`minutes` must be greater than 0, got 0"):
+        fit(tmp_path, 3, minutes=0)
+
+
+def test_a_history_is_read_without_the_weights(tmp_path):
+    runs.open_run(tmp_path / "run", {"seed": 3})
+    _, history = fit(tmp_path / "run", 2)
+    (tmp_path / "run" / "state.safetensors").unlink()
+    (tmp_path / "run" / "best.safetensors").unlink()
+    (tmp_path / "features").touch()
+    (found,) = runs.gather([tmp_path / "run", tmp_path / "features"])
+    assert found == {"seed": 3, "history": history}
 
 
 def test_the_best_model_is_left_loaded(tmp_path):

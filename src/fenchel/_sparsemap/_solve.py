@@ -210,7 +210,7 @@ def _projected(problem: Problem, structure: CodedStructure) -> Posterior:
     codes = torch.where(inside.unsqueeze(-1), structure.codes_of(sets), -1)
     good = ~u.isnan().any(-1)
     gap = torch.where(good, 0.0, torch.nan).double()
-    outcome = Outcome(gap, torch.zeros_like(good, dtype=torch.int64), good, int((~good).sum()))
+    outcome = Outcome(gap, torch.zeros_like(good, dtype=torch.int64), good, missed=0)
     return Posterior(problem, Solution(u, weights, codes, None, inside.sum(-1), outcome))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -45,7 +47,8 @@ def flipped(costs: Tensor, k: int) -> Tensor:
     """The min(k, 2^D) cheapest subsets (B, k, D) of items with nonnegative costs (B, D)."""
     d = costs.shape[1]
     sums = torch.stack([torch.zeros_like(costs), costs], -1)  # (B, nodes, list)
-    sets = costs.new_tensor([[0], [1]]).bool().expand(*sums.shape, 1)  # (B, nodes, list, width)
+    taken = torch.arange(2, device=costs.device).bool().unsqueeze(-1)
+    sets = taken.expand(*sums.shape, 1)  # (B, nodes, list, width)
     while sums.shape[1] > 1:
         if sums.shape[1] % 2:  # an empty half, whose one entry is to take nothing
             sums, sets = _with_unused(sums, sets)
@@ -61,9 +64,7 @@ def _with_unused(sums: Tensor, sets: Tensor) -> tuple[Tensor, Tensor]:
 
 def _merged(sums: Tensor, sets: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The lists of each two neighbours (B, 2n, list) as one (B, n, at most k), ascending."""
-    m = sums.shape[2]
-    grid = torch.arange(1, m + 1, device=sums.device)
-    i, j = (grid.unsqueeze(1) * grid <= k).nonzero(as_tuple=True)
+    i, j = _pairs(sums.shape[2], k).to(sums.device, non_blocking=True)
     together = sums[:, ::2, i] + sums[:, 1::2, j]
     best, at = together.topk(min(k, len(i)), largest=False)
     halves = [
@@ -71,3 +72,13 @@ def _merged(sums: Tensor, sets: Tensor, k: int) -> tuple[Tensor, Tensor]:
         for half, place in ((sets[:, ::2], i), (sets[:, 1::2], j))
     ]
     return best, torch.cat(halves, -1)
+
+
+@lru_cache(maxsize=64)
+def _pairs(m: int, k: int) -> Tensor:
+    """The places (2, N) in two lists of m whose sums can be among the k smallest.
+
+    On the host: a device would be waited for at every merge, to learn how many there are.
+    """
+    grid = torch.arange(1, m + 1)
+    return (grid.unsqueeze(1) * grid <= k).nonzero().T.contiguous()

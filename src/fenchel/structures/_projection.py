@@ -15,5 +15,6 @@ def follow(y: Tensor, scores: Tensor, bound: Tensor | bool) -> Tensor:
     free = (y > 0) & (y < 1)
     own = torch.where(free, scores, 0.0)
     mean = own.sum(-1, keepdim=True) / free.sum(-1, keepdim=True).clamp(min=1)
-    moving = torch.where(free, own - torch.where(torch.as_tensor(bound), mean, 0.0), 0.0)
+    shift = torch.where(bound, mean, 0.0) if isinstance(bound, Tensor) else mean * bound
+    moving = torch.where(free, own - shift, 0.0)
     return y.detach() + (moving - moving.detach())
