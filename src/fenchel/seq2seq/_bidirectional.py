@@ -49,7 +49,8 @@ class Loop(Function):
     def backward(ctx: Any, grad_states: Tensor, grad_cells: Tensor) -> tuple[Tensor, Tensor]:
         recurrent, before = ctx.saved_tensors
         with torch.autocast(before.device.type, enabled=False):  # the types are those of forward
-            grad_h, grad_c = grad_states.clone(), grad_cells.flatten(0, 1)
+            grad_h = grad_states.clone(memory_format=torch.contiguous_format)
+            grad_c = grad_cells.flatten(0, 1)
             in_gates = []
             for t in reversed(range(len(grad_h))):
                 new, grad_c = cell_backward(
