@@ -28,11 +28,21 @@ def test_values_and_gradients(batch: int, steps: int) -> None:
     torch.testing.assert_close(found, truth)
 
 
+def test_gradients_add_up() -> None:
+    layer = nn.LSTM(4, 3, batch_first=True, bidirectional=True)
+    x = torch.randn(2, 3, 4)
+    grads = []
+    for _ in range(2):
+        outputs, _, cells = bidirectional(layer, x)
+        (outputs.sum() + cells.sum()).backward()
+        grads.append([parameter.grad.clone() for parameter in layer.parameters()])  # type: ignore[union-attr]
+    torch.testing.assert_close(grads[1], [2 * grad for grad in grads[0]])
+
+
 def test_what_autograd_does_not_ask_for() -> None:
     layer = nn.LSTM(4, 3, batch_first=True, bidirectional=True)
-    outputs, _, cells = bidirectional(layer, torch.randn(2, 3, 4))
-    outputs.sum().backward(retain_graph=True)
-    cells.sum().backward()
+    for part in (0, 2):
+        bidirectional(layer, torch.randn(2, 3, 4))[part].sum().backward()
     assert all(parameter.grad is not None for parameter in layer.parameters())
 
 

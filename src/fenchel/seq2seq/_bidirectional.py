@@ -76,9 +76,9 @@ def bidirectional(layer: nn.LSTM, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         [getattr(layer, f"{name}_{way}") for way in ways]
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     )
-    known = nn.functional.linear(
-        x.transpose(0, 1), torch.cat(read), torch.cat(one) + torch.cat(other)
-    )
+    # Added before they are joined, or autograd would give both the same memory for a gradient.
+    bias = torch.cat([b + c for b, c in zip(one, other, strict=True)])
+    known = nn.functional.linear(x.transpose(0, 1), torch.cat(read), bias)
     forward, backward = known.chunk(2, -1)
     gates = torch.stack([forward, backward.flip(0)], 1)
     run: Any = Loop.apply
