@@ -210,6 +210,14 @@ def test_other_configurations_are_refused(folder: Path) -> None:
         seq2seq.train(other)
 
 
+def test_another_task_is_refused_before_its_data_are_read(folder: Path) -> None:
+    seq2seq.train(inflected.config(folder, training={"epochs": 1}))
+    text = {"source": str(folder / "verbs-dev"), "target": str(folder / "verbs-dev")}
+    data = {"task": "translation", "train": text, "validation": text}
+    with pytest.raises(ValueError, match=r"other values of data.task, data.train, data.validat"):
+        seq2seq.train(inflected.config(folder, data=data))
+
+
 def test_damaged_checkpoints_are_refused(folder: Path) -> None:
     seq2seq.train(inflected.config(folder))
     path = folder / "model" / "last.safetensors"
@@ -234,6 +242,27 @@ def test_divergence_is_an_error(folder: Path) -> None:
     plan = {"learning_rate": 1e37, "clip": 1e37, "epochs": 9}
     with pytest.raises(DivergenceError, match=r"the loss is (nan|inf) at step \d+; lower"):
         seq2seq.train(inflected.config(folder, training=plan))
+
+
+def test_divergence_reaches_no_file(folder: Path) -> None:
+    """Between two lines of the log a validation, and a checkpoint, may come upon it first."""
+    plan = {"learning_rate": 1e37, "clip": 1e37, "epochs": 9, "log_every": 1000}
+    for change in ({}, {"checkpoint_every": 1}):
+        with pytest.raises(DivergenceError, match=r"(nan|inf|not finite) at step \d+; lower"):
+            seq2seq.train(inflected.config(folder, str(len(change)), training={**plan, **change}))
+    for path in (*folder.glob("*/last.safetensors"), *folder.glob("*/weights.safetensors")):
+        assert all(tensor.isfinite().all() for tensor in read_tensors(path)[0].values())
+
+
+def test_the_only_language_is_that_of_all_files(folder: Path) -> None:
+    for name in ("train", "dev"):
+        (folder / f"verbs-{name}").rename(folder / f"{name}.tsv")
+    files = {"train": [str(folder / "train.tsv")], "validation": [str(folder / "dev.tsv")]}
+    plan = {"epochs": 1}
+    summary = seq2seq.train(inflected.config(folder, data=files, training=plan))
+    data = {**files, "language": "verbs"}
+    named = seq2seq.train(inflected.config(folder, "named", data=data, training=plan))
+    assert summary.metrics == named.metrics
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ._distributed import World
-from ._files import FormatError, fill, full, like, read_tensors, write_tensors
+from ._files import FormatError, fill, full, like, read_tensors, read_value, write_tensors
 
 NAME = "last.safetensors"
 MAY_CHANGE = (
@@ -85,35 +87,43 @@ def save(
     world.wait()
 
 
+def check(folder: Path, config: dict[str, Any], world: World) -> None:
+    """Checks that a checkpoint, if there is one, fits a configuration and as many processes.
+
+    Raises:
+        ValueError: if it does not, with the keys that differ.
+        FormatError: if it is damaged.
+    """
+    path = folder / NAME
+    if path.exists():
+        with _understood(path):
+            _agree(path, read_value(path), config, world)
+
+
 def restore(
     folder: Path,
     model: nn.Module,
     optimizer: Optimizer,
     scheduler: Any,
     losses: Tensor,
-    config: dict[str, Any],
     world: World,
 ) -> Progress:
     """Reads the checkpoint, if there is one, into the model and all that trains it.
 
     Raises:
-        ValueError: if it belongs to another configuration, with the keys that differ.
         FormatError: if it is damaged.
     """
     path = folder / NAME
     if not path.exists():
         return Progress()
     tensors, value = read_tensors(path)
-    try:
-        _agree(path, value, config, world)
+    with _understood(path):
         progress = Progress(**value["progress"])
         scheduler.load_state_dict(value["scheduler"])
         for group in optimizer.param_groups:
             _set_rate(group, value["learning_rate"])
         _restore_random_states(tensors, world)
         losses.copy_(tensors[f"losses.{world.rank}"])
-    except (KeyError, TypeError) as error:
-        raise FormatError(f"{path} is not a checkpoint: {error}.") from None
     fill(dict(model.named_parameters()), _under("model.", tensors), path)
     states = _under("optimizer.", tensors)
     for name, parameter in model.named_parameters():
@@ -127,6 +137,14 @@ def restore(
                 device = parameter.device if on_device else tensor.device
                 optimizer.state[parameter][key] = tensor.to(device)
     return progress
+
+
+@contextmanager
+def _understood(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError) as error:
+        raise FormatError(f"{path} is not a checkpoint: {error}.") from None
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -71,7 +71,8 @@ def expand(patterns: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     for pattern in patterns:
-        paths = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+        named = glob.has_magic(pattern) and not Path(pattern).exists()
+        paths = sorted(glob.glob(pattern)) if named else [pattern]
         if not paths:
             raise FileNotFoundError(f"no file is named like {pattern}.")
         found += paths
@@ -114,6 +115,12 @@ def lines(path: str, malformed: Malformed) -> Iterator[tuple[int, str | None]]:
                 yield number, None
 
 
+def _filled(columns: Sequence[str]) -> bool:
+    """Whether no column is blank, and there is a tag in the last one."""
+    *texts, tags = columns
+    return all(text.strip() for text in (*texts, tags.replace(";", "")))
+
+
 def inflections(
     paths: Sequence[str], malformed: Malformed, language: str | None = None
 ) -> Iterator[Pair]:
@@ -135,7 +142,7 @@ def inflections(
             if len(columns) != 3:
                 reason = f"expected 3 columns (lemma, form, tags), got {len(columns)}"
                 malformed.add(path, number, reason)
-            elif not all(column.strip() for column in columns):
+            elif not _filled(columns):
                 malformed.add(path, number, "a column is empty")
             else:
                 lemma, form, tags = columns
@@ -149,7 +156,7 @@ def covered(path: str, malformed: Malformed, language: str | None = None) -> Ite
         if line is None or not line:
             continue
         columns = line.split("\t")
-        if len(columns) != 2 or not all(column.strip() for column in columns):
+        if len(columns) != 2 or not _filled(columns):
             malformed.add(path, number, "expected 2 columns (lemma, tags)")
         else:
             yield f"{columns[0]}\t{columns[1]}\t{spoken}"
@@ -180,9 +187,11 @@ def parallel(files: Sequence[ParallelFiles], malformed: Malformed) -> Iterator[P
             raise DataError(f"{pair.source} ends before line {number + 1} of {pair.target}.")
 
 
-def pairs(data: DataConfig, split: str, malformed: Malformed) -> Iterator[Pair]:
-    """The pairs of the split "train" or "validation"."""
+def pairs(
+    data: DataConfig, split: str, malformed: Malformed, language: str | None = None
+) -> Iterator[Pair]:
+    """The pairs of the split "train" or "validation"; of a language, if the data name none."""
     files = getattr(data, split)
     if data.task == "inflection":
-        return inflections(files, malformed, data.language)
+        return inflections(files, malformed, data.language or language)
     return parallel(files, malformed)
