@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 import inflected
 from fenchel import seq2seq
+from fenchel.seq2seq._batches import PLACES
 from fenchel.seq2seq._data import Malformed, inflections
 from fenchel.seq2seq._evaluation import best_texts, decode, evaluate
 
@@ -62,7 +64,9 @@ def test_shares_are_those_of_the_results(folder: Path) -> None:
 
 
 def test_languages_count_the_same(folder: Path) -> None:
-    model = seq2seq.load(folder / "model")
+    plan = {"training": {"epochs": 1}, "data": {"train": [str(folder / "*-train")]}}
+    shutil.copy(folder / "verbs-train", folder / "other-train")
+    model = seq2seq.load(seq2seq.train(inflected.config(folder, "two", **plan)).folder)
     known = [(source, out) for source, out in pairs(folder)][:4]
     outputs = best_texts(model, decode([model], [source for source, _ in known]))
     right = [(source, output) for (source, _), output in zip(known, outputs, strict=True)]
@@ -71,6 +75,23 @@ def test_languages_count_the_same(folder: Path) -> None:
     assert found.languages["verbs"]["accuracy"] == 100.0
     assert found.languages["other"]["accuracy"] == 0.0
     assert found.scores["accuracy"] == 50.0
+
+
+def test_one_long_text_does_not_widen_a_batch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = seq2seq.load(folder / "model")
+    texts = [source for source, _ in pairs(folder)]
+    alone = best_texts(model, decode([model], texts))
+    shapes: list[torch.Size] = []
+    start = type(model).start
+    monkeypatch.setattr(
+        type(model), "start", lambda self, x, n: (shapes.append(x.shape), start(self, x, n))[1]
+    )
+    long = "b" * (PLACES // 8) + "\tV;PST\tverbs"
+    together = best_texts(model, decode([model], [long, *texts], max_length=20))
+    assert together[1:] == alone
+    assert max(batch * length for batch, length in shapes) <= PLACES // 8 + 3
 
 
 def test_nothing_cannot_be_evaluated(folder: Path) -> None:

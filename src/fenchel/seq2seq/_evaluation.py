@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ._batches import padded
+from ._batches import batches_within, padded
 from ._corpus import encode
 from ._data import Pair
 from ._distributed import World
@@ -36,7 +36,7 @@ def decode(
     Args:
         models: one, or an ensemble; all with the same vocabularies, on one device.
         texts: as the source vocabulary encodes them.
-        batch_size: texts searched at once.
+        batch_size: texts searched at once; fewer, where they are so long that it takes memory.
         method, beam, nbest, max_length, attention: as for `search`.
     Returns:
         One result for each text, in their order.
@@ -52,8 +52,8 @@ def decode(
     ids = [source.encode(text) for text in texts]
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     found: dict[int, Result] = {}
-    for start in range(0, len(order), batch_size):
-        chosen = order[start : start + batch_size]
+    for rows in batches_within([len(ids[i]) for i in order], batch_size):
+        chosen = order[rows]
         results = search(
             list(models),
             padded([ids[i] for i in chosen]).to(device),
