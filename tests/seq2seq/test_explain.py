@@ -126,6 +126,7 @@ def test_a_model_is_explained_as_it_decodes(architecture):
     ("change", "message"),
     [
         ({"text": ""}, "`text` must hold at least one token, got ''"),
+        ({"reference": ""}, "`reference` must hold at least one token, got ''"),
         ({"shown": 0}, "`shown` must be at least 1, got 0"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,13 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..seq2seq import explain, load
     from ..seq2seq._config import SearchConfig
     from ..seq2seq._distributed import device_of
-    from ..seq2seq._files import write_text
+    from ..seq2seq._files import writable, write_text
     from ..seq2seq._folder import read_config
     from ..seq2seq._page import percent, verdict
+    from ..seq2seq._vocabulary import SPECIAL, UNK
 
-    if arguments.html is not None and not arguments.html.parent.is_dir():
-        raise FileNotFoundError(
-            f"the folder {arguments.html.parent} does not exist; create it first."
-        )
+    if arguments.html is not None:
+        writable(arguments.html)
     device = device_of(arguments.device)
     models = [load(folder, device) for folder in (arguments.model, *arguments.ensemble)]
     plan = SearchConfig.model_validate(read_config(arguments.model).get("search", {}))
@@ -71,6 +71,10 @@ def _run(arguments: argparse.Namespace) -> int:
     for text, hypothesis in zip(found.outputs, found.result.hypotheses, strict=False):
         print(f"{percent(hypothesis.probability):>7}  {text}")
     print(verdict(found))
+    unknown = found.source.count(SPECIAL[UNK])
+    if unknown:
+        share = f"{unknown} of the {len(found.source)} tokens of the input"
+        print(f"note: the model has not met {share}.", file=sys.stderr)
     if arguments.html is not None:
         write_text(arguments.html, found.html())
         print(f"The page is in {arguments.html}.")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,10 +28,11 @@ def add(commands: Any, epilog: str) -> None:
         description="Reads inputs from standard input, one a line (for inflection `lemma TAB "
         "tags`), and writes the most probable output of each, in their order. With --certificate "
         "or --nbest, lines have columns between tabs: the number of the input (--nbest), the "
-        "output, its probability, and the certificate (--certificate): complete, these are all "
-        "outputs of nonzero probability; exact, no output is more probable than the first; or "
-        "none. With --json, one object a line. A line that cannot be read is reported on standard "
-        "error, has an empty output, and makes the exit code 1 once all others are done. "
+        "output, its probability, and the certificate (--certificate): complete, all outputs of "
+        "nonzero probability were found, written or not; exact, no output is more probable than "
+        "the first; or none. With --json, one object a line. A line that cannot be read is "
+        "reported on standard error, has an empty output, and makes the exit code 1 once all "
+        "others are done. "
         "Example: printf 'draw\\tV;PST\\n' | fenchel predict MODEL --nbest 3 --certificate",
         epilog=epilog,
     )
@@ -74,33 +75,34 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
     if arguments.attention and not arguments.json:
         parser.error("--attention needs --json.")
+    if sys.stdin is None or sys.stdout is None:
+        raise OSError("standard input and standard output must be open.")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as the input is, whatever the locale says
+        sys.stdout.reconfigure(encoding="utf-8")
     device = device_of(arguments.device)
     models = [load(folder, device) for folder in arguments.models]
     plan = SearchConfig.model_validate(read_config(arguments.models[0]).get("search", {}))
     size = arguments.batch_size or plan.batch_size
     beam = arguments.beam or plan.beam
+    width = max(beam, arguments.nbest or 1)
     bad = 0
-    try:
-        for block in _blocks(sys.stdin.buffer, models[0], 1 if sys.stdin.isatty() else size):
-            results = decode(
-                models,
-                [line.text for line in block if not line.error],
-                batch_size=size,
-                method=arguments.method,
-                beam=max(beam, arguments.nbest or 1),
-                nbest=max(beam, arguments.nbest or 1) if arguments.method == "beam" else None,
-                max_length=arguments.max_length or plan.max_length,
-                attention=arguments.attention,
-            )
-            rest = iter(results)
-            for line in block:
-                result = None if line.error else next(rest)
-                bad += result is None
-                _write(line, result, models[0], arguments)
-            sys.stdout.flush()
-    except BrokenPipeError:  # whoever read the output has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    for block in _blocks(sys.stdin.buffer, models[0], 1 if sys.stdin.isatty() else size):
+        results = decode(
+            models,
+            [line.text for line in block if not line.error],
+            batch_size=size,
+            method=arguments.method,
+            beam=width,
+            nbest=width if arguments.method == "beam" else None,
+            max_length=arguments.max_length or plan.max_length,
+            attention=arguments.attention,
+        )
+        rest = iter(results)
+        for line in block:
+            result = None if line.error else next(rest)
+            bad += result is None
+            _write(line, result, models[0], arguments)
+        sys.stdout.flush()
     if bad:
         print(f"fenchel predict: error: {bad} lines could not be read.", file=sys.stderr)
     return 1 if bad else 0
@@ -132,7 +134,8 @@ def _lines(stream: BinaryIO) -> Iterator[Line]:
             yield Line(number, "", f"longer than {LONGEST} bytes.")
             continue
         try:
-            yield Line(number, data.decode("utf-8").rstrip("\r\n"))
+            coding = "utf-8-sig" if number == 1 else "utf-8"
+            yield Line(number, data.decode(coding).rstrip("\r\n"))
         except UnicodeDecodeError as error:
             yield Line(number, "", f"not UTF-8: {error.reason} at byte {error.start}.")
 

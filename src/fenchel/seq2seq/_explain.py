@@ -149,7 +149,9 @@ def explain(
     )
     first = result.hypotheses[:shown]
     targets = tuple(_read(model.target, each) for each in first)
-    positions = _force(ensemble, source, lengths, reference, shown) if reference else ()
+    positions = ()
+    if reference is not None:
+        positions = _force(ensemble, source, lengths, reference, shown)
     return Explanation(
         text=text,
         source=tuple(model.source.tokens(ids)),
