@@ -149,9 +149,10 @@ def test_several_models_are_an_ensemble(models, monkeypatch, capsys):
 def test_models_with_other_vocabularies(models, monkeypatch, capsys, tmp_path):
     letters = Characters("xyz")
     save(Seq2Seq(ModelConfig(embedding=8, hidden=8, layers=1), letters, letters), tmp_path)
-    code, _, errors = predict(monkeypatch, capsys, LINES, models[0], tmp_path)
-    assert code == 1
-    assert "must share their source vocabulary" in errors
+    for lines in (LINES, ""):
+        code, _, errors = predict(monkeypatch, capsys, lines, models[0], tmp_path)
+        assert code == 1
+        assert "must share their source vocabulary" in errors
 
 
 def test_explain_writes_the_page(models, tmp_path, capsys):

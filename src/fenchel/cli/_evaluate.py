@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ._models import add_ensemble, add_limits, add_search, trained
+
 if TYPE_CHECKING:
     from ..seq2seq._data import Malformed, Pair
     from ..seq2seq._evaluation import Evaluation
@@ -29,7 +31,7 @@ def add(commands: Any, epilog: str) -> None:
         "with all of the probability found (complete).",
         epilog=epilog,
     )
-    parser.add_argument("model", metavar="MODEL", type=Path, help="the folder of a trained model")
+    add_ensemble(parser)
     parser.add_argument(
         "files",
         metavar="FILE",
@@ -37,25 +39,13 @@ def add(commands: Any, epilog: str) -> None:
         help="inflection: files of lines `lemma TAB form TAB tags`; else a file of sources and "
         "one of references, plain or gzip",
     )
-    parser.add_argument(
-        "--ensemble",
-        metavar="MODEL",
-        type=Path,
-        action="append",
-        default=[],
-        help="another model, with the same vocabularies, whose probabilities are averaged with "
-        "those of the first; may be given again",
-    )
     parser.add_argument("--task", choices=TASKS, help="default: what the model was trained for")
     parser.add_argument(
         "--language",
         help="of inflection files; default: the model's, or the files' names if it knows several",
     )
-    parser.add_argument("--method", choices=("beam", "greedy", "exhaustive"), default="beam")
-    parser.add_argument("--beam", type=positive, help="default: the model's `search.beam`")
-    parser.add_argument("--max-length", type=positive, help="the most tokens of an output")
-    parser.add_argument("--batch-size", type=positive, help="inputs decoded at once")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add_search(parser)
+    add_limits(parser)
     parser.add_argument("--strict", action="store_true", help="a malformed line is an error")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--json-to", type=Path, metavar="PATH", help="write JSON here, too")
@@ -68,35 +58,23 @@ def add(commands: Any, epilog: str) -> None:
     parser.set_defaults(run=lambda arguments: _run(parser, arguments))
 
 
-def positive(text: str) -> int:
-    """A positive whole number of the command line."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}.")
-    return int(text)
-
-
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from ..seq2seq._config import SearchConfig
     from ..seq2seq._data import Malformed
-    from ..seq2seq._distributed import device_of
     from ..seq2seq._evaluation import evaluate
     from ..seq2seq._files import writable, write_json, write_text
-    from ..seq2seq._folder import load, read_config
     from ..seq2seq._inflection import only_language
 
     if arguments.json_to:
         arguments.json_to.parent.mkdir(parents=True, exist_ok=True)
     for path in filter(None, (arguments.output, arguments.json_to)):
         writable(path)
-    device = device_of(arguments.device)
-    models = [load(folder, device) for folder in (arguments.model, *arguments.ensemble)]
-    config = read_config(arguments.model)
+    folders = (arguments.model, *arguments.ensemble)
+    models, config, plan = trained(folders, arguments.device)
     task = arguments.task or config.get("data", {}).get("task")
     if task not in TASKS:
         parser.error(f"say `--task`: {arguments.model} does not.")
     if task != "inflection" and len(arguments.files) != 2:
         parser.error(f"{task} takes two files, sources and references.")
-    plan = SearchConfig.model_validate(config.get("search", {}))
     malformed = Malformed(skip=not arguments.strict)
     language = arguments.language or only_language(models[0].source)
     pairs = _pairs(task, arguments.files, language, malformed)

@@ -77,9 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _drop_output() -> None:
     """Forgets output that cannot be written, lest Python tries again at its end and fails."""
+    if sys.stdout is None:
+        return
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except OSError:
         with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ._evaluate import positive
+from ._models import add_limits, add_search, positive, trained
 
 if TYPE_CHECKING:
     from ..seq2seq import Hypothesis, Result, Seq2Seq
@@ -44,17 +44,14 @@ def add(commands: Any, epilog: str) -> None:
         help="the folder of a trained model; several make an ensemble, which averages their "
         "probabilities",
     )
-    parser.add_argument("--method", choices=("beam", "greedy", "exhaustive"), default="beam")
-    parser.add_argument("--beam", type=positive, help="default: the model's `search.beam`")
     parser.add_argument("--nbest", type=positive, metavar="N", help="the most outputs of an input")
     parser.add_argument("--certificate", action="store_true", help="say what the search proved")
     parser.add_argument("--json", action="store_true", help="write JSON lines")
     parser.add_argument(
         "--attention", action="store_true", help="add attention weights; needs --json"
     )
-    parser.add_argument("--max-length", type=positive, help="the most tokens of an output")
-    parser.add_argument("--batch-size", type=positive, help="inputs decoded at once")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add_search(parser)
+    add_limits(parser)
     parser.set_defaults(run=lambda arguments: _run(parser, arguments))
 
 
@@ -68,10 +65,7 @@ class Line:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from ..seq2seq._config import SearchConfig
-    from ..seq2seq._distributed import device_of
     from ..seq2seq._evaluation import decode
-    from ..seq2seq._folder import load, read_config
 
     if arguments.attention and not arguments.json:
         parser.error("--attention needs --json.")
@@ -79,9 +73,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         raise OSError("standard input and standard output must be open.")
     if isinstance(sys.stdout, io.TextIOWrapper):  # as the input is, whatever the locale says
         sys.stdout.reconfigure(encoding="utf-8")
-    device = device_of(arguments.device)
-    models = [load(folder, device) for folder in arguments.models]
-    plan = SearchConfig.model_validate(read_config(arguments.models[0]).get("search", {}))
+    models, _, plan = trained(arguments.models, arguments.device)
     size = arguments.batch_size or plan.batch_size
     beam = arguments.beam or plan.beam
     width = max(beam, arguments.nbest or 1)

@@ -54,7 +54,7 @@ def prepare(
 
 def too_long(dropped: int, data: DataConfig) -> str:
     """What is said of pairs that are left out."""
-    return f"left out {dropped} pairs longer than {data.max_length} tokens"
+    return f"left out {dropped} pairs of no token, or of more than {data.max_length} on a side"
 
 
 def _report(lines: Malformed, note: Callable[[str], None]) -> None:
