@@ -80,6 +80,11 @@ def test_the_table_shows_held_out_forms():
     assert _demo.REFERENCE in _demo.accepted("dev")[_demo.SHOWN[0]]
 
 
+def test_a_share_is_all_or_nothing_only_if_it_is():
+    shares = {0.0: "0%", 1 / 275: "<1%", 0.664: "66%", 274 / 275: ">99%", 1 - 1e-7: "100%"}
+    assert {share: _demo._percent(share) for share in shares} == shares
+
+
 def test_a_folder_that_is_a_file(tmp_path, capsys):
     (tmp_path / "demo").write_text("")
     assert cli.main(["demo", "--output", str(tmp_path / "demo")]) == 1

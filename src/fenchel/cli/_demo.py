@@ -133,7 +133,10 @@ def run(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     forms = accepted("dev")
     count = len(accepted("train"))
-    print(f"Learning from {count} forms of English verbs; {len(forms)} others are held out.")
+    print(
+        f"Learning from {count} forms of English verbs, for a minute or two; {len(forms)} others "
+        "are held out."
+    )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so small a model gains nothing by more, and a busy machine loses
     try:
@@ -181,11 +184,11 @@ def summary(model: Seq2Seq, found: dict[Any, Result], forms: dict[Any, set[str]]
     )
     shares = [
         right,
-        sum(len(result.hypotheses) == 1 for result in found.values()),
+        sum(result.complete and len(result.hypotheses) == 1 for result in found.values()),
         sum(result.complete for result in found.values()),
         sum(result.exact for result in found.values()),
     ]
-    accuracy, single, complete, exact = (f"{share / len(found):.0%}" for share in shares)
+    accuracy, single, complete, exact = (_percent(share / len(found)) for share in shares)
     return (
         f"Of {len(found)} held-out forms {accuracy} are right. For {single} the model considers "
         f"a single output;\n{complete} are complete, and {exact} exact."
@@ -197,4 +200,11 @@ def _outputs(model: Seq2Seq, result: Result) -> Sequence[tuple[str, float]]:
 
 
 def _percent(p: float) -> str:
-    return "<1%" if p < 0.01 else f"{p:.0%}"
+    """Rounded, but neither to nothing nor to all; a rounding short of one is one.
+
+    >>> [_percent(p) for p in (0.0, 0.001, 0.664, 0.998, 1 - 1e-7)]
+    ['0%', '<1%', '66%', '>99%', '100%']
+    """
+    if 0 < p < 0.01:
+        return "<1%"
+    return ">99%" if 0.99 < p < 1 - 1e-6 else f"{p:.0%}"

@@ -15,8 +15,6 @@ from . import _demo, _doctor, _evaluate, _explain, _predict, _train
 EXIT_CODES = "exit codes: 0 success, 1 failure (the reason is on stderr), 2 wrong usage, 130 Ctrl-C"
 STOPPED = 128 + 2  # what a shell makes of SIGINT
 
-SEQ2SEQ = ("pydantic", "yaml", "safetensors", "sentencepiece", "sacrebleu", "rouge_score", "rich")
-
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -46,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
 def _remedy(error: Exception) -> str:
     """What to install, where a package is missing that an extra brings."""
     name = error.name if isinstance(error, ModuleNotFoundError) else None
-    return "; install it with pip install 'fenchel[seq2seq]'" if name in SEQ2SEQ else ""
+    return "; install it with pip install 'fenchel[seq2seq]'" if name in _doctor.SEQ2SEQ else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
