@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
+CELLS = 60_000
+"""The most cells of all attention maps together; a page of more is slow to open."""
+
 
 def percent(p: float) -> str:
     """A probability for a reader; only zero is 0 %, and only one is 100 %.
@@ -190,7 +193,15 @@ def _attention(explanation: Explanation) -> Iterator[str]:
             f"{heads} heads</option>{options}</select></label>"
         )
     shown = zip(explanation.outputs, explanation.targets, explanation.attention, strict=True)
+    cells = 0
     for place, (text, target, weights) in enumerate(shown):
+        cells += len(target) * len(explanation.source)
+        if cells > CELLS:
+            yield (
+                '<p class="note">The attention of the other outputs has too many cells for a page; '
+                "<code>fenchel predict --json --attention</code> writes its numbers.</p>"
+            )
+            break
         yield from _map(place, text, target, explanation.source, weights)
     yield "</section>"
 
