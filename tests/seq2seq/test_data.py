@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -134,6 +136,17 @@ def test_files_of_unequal_lengths_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         list(parallel([texts(tmp_path, source, target)], Malformed()))
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_pipes_are_read_from_their_beginning(tmp_path: Path, compress: bool) -> None:
+    pipe, text = tmp_path / "pipe", b"walk\twalked\tV;PST\n" * 3
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_bytes, args=(gzip.compress(text) if compress else text,))
+    writer.start()
+    found = list(inflections([str(pipe)], Malformed(skip=False), "english"))
+    writer.join()
+    assert found == [("walk\tV;PST\tenglish", "walked")] * 3
 
 
 def test_damaged_compression_is_an_error(tmp_path: Path) -> None:

@@ -50,7 +50,10 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         help="greedy follows the most probable token, exhaustive everything (default: beam)",
     )
     parser.add_argument(
-        "--beam", type=positive, metavar="N", help="default: the model's `search.beam`"
+        "--beam",
+        type=positive,
+        metavar="N",
+        help="hypotheses kept at a time; default: the model's `search.beam`",
     )
     parser.add_argument("--batch-size", type=positive, metavar="N", help="inputs decoded at once")
 

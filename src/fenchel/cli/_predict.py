@@ -26,7 +26,8 @@ def add(commands: Any, epilog: str) -> None:
         "predict",
         help="read inputs from standard input and write outputs to standard output",
         description="Reads inputs from standard input, one a line (for inflection `lemma TAB "
-        "tags`), and writes the most probable output of each, in their order. With --certificate "
+        "tags`, and after them `TAB language` where the model knows several), and writes the most "
+        "probable output of each, in their order. With --certificate "
         "or --nbest, lines have columns between tabs: the number of the input (--nbest), the "
         "output, its probability, and the certificate (--certificate): complete, all outputs of "
         "nonzero probability were found, written or not; exact, no output is more probable than "
@@ -46,9 +47,16 @@ def add(commands: Any, epilog: str) -> None:
     )
     parser.add_argument("--nbest", type=positive, metavar="N", help="the most outputs of an input")
     parser.add_argument("--certificate", action="store_true", help="say what the search proved")
-    parser.add_argument("--json", action="store_true", help="write JSON lines")
     parser.add_argument(
-        "--attention", action="store_true", help="add attention weights; needs --json"
+        "--json",
+        action="store_true",
+        help="write JSON lines: line, input, and outputs (text, probability, finished) or an error",
+    )
+    parser.add_argument(
+        "--attention",
+        action="store_true",
+        help="add the source's tokens, and for each output its tokens and its attention: of every "
+        "token and the end, of every head, a weight for each source token; needs --json",
     )
     add_search(parser)
     add_limits(parser)

@@ -8,6 +8,7 @@ import io
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,10 +80,15 @@ def expand(patterns: Sequence[str]) -> list[str]:
     return found
 
 
-def _open(path: str) -> io.BufferedIOBase:
+@contextmanager
+def _opened(path: str) -> Iterator[io.BufferedIOBase]:
+    """The bytes of a file, plain or gzip; it is opened once, for a pipe has no second beginning."""
     with open(path, "rb") as file:
-        compressed = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rb") if compressed else open(path, "rb")
+        if file.peek(2)[:2] != b"\x1f\x8b":
+            yield file
+            return
+        with gzip.open(file, "rb") as inside:
+            yield inside
 
 
 def lines(path: str, malformed: Malformed) -> Iterator[tuple[int, str | None]]:
@@ -93,7 +99,7 @@ def lines(path: str, malformed: Malformed) -> Iterator[tuple[int, str | None]]:
         OSError: where the file cannot be read.
     """
     number = 0
-    with _open(path) as file:
+    with _opened(path) as file:
         while True:
             try:
                 raw = file.readline(LONGEST_LINE + 1)
