@@ -131,6 +131,7 @@ def explain(
     >>> found.source, [position.token for position in found.reference]
     (('c', 'a', 'b'), ['a', 'b', 'end'])
     """
+    _checks.text("text", text)
     _checks.size("shown", shown)
     ensemble = Ensemble(models)
     model = ensemble.models[0]
@@ -152,6 +153,7 @@ def explain(
     targets = tuple(_read(model.target, each) for each in first)
     positions = ()
     if reference is not None:
+        _checks.text("reference", reference)
         positions = _force(ensemble, source, lengths, reference, shown)
     return Explanation(
         text=text,

@@ -111,10 +111,17 @@ def read_json(path: Path) -> Any:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], value: Any) -> None:
-    """Writes tensors, and a value as JSON beside them, to one file at once."""
+    """Writes tensors, and a value as JSON beside them, to one file at once.
+
+    Raises:
+        OSError: if that fails, as on a full disk.
+    """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as new:
-        save_file(plain, new, metadata={METADATA: json.dumps(value)})
+        try:
+            save_file(plain, new, metadata={METADATA: json.dumps(value)})
+        except SafetensorError as error:
+            raise OSError(f"{path} cannot be written: {error}.") from None
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
