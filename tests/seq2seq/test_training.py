@@ -218,6 +218,14 @@ def test_another_task_is_refused_before_its_data_are_read(folder: Path) -> None:
         seq2seq.train(inflected.config(folder, data=data))
 
 
+def test_other_data_under_the_same_name_are_refused(folder: Path) -> None:
+    seq2seq.train(inflected.config(folder, training={"epochs": 1}))
+    with open(folder / "verbs-train", "a", encoding="utf-8") as file:
+        file.write("bal\tbals\tV;3;SG\n")
+    with pytest.raises(ValueError, match=r"began with \[160, 32\] .* now hold \[161, 32\]; choose"):
+        seq2seq.train(inflected.config(folder, training={"epochs": 2}))
+
+
 def test_damaged_checkpoints_are_refused(folder: Path) -> None:
     seq2seq.train(inflected.config(folder))
     path = folder / "model" / "last.safetensors"

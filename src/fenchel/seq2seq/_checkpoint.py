@@ -35,6 +35,7 @@ class Progress:
         validated: the step of the last validation.
         best: the best value of the metric so far, and the metrics and step that go with it.
         worse: validations since then.
+        pairs: how many there are to train on and to validate with, as far as they are in memory.
     """
 
     step: int = 0
@@ -46,6 +47,21 @@ class Progress:
     validated: int = -1
     best: dict[str, float] = field(default_factory=dict)
     worse: int = 0
+    pairs: list[int] = field(default_factory=list)
+
+    def hold(self, folder: Path, pairs: list[int]) -> None:
+        """Remembers the numbers of pairs.
+
+        Raises:
+            ValueError: if there were others before: the order of the data would be another.
+        """
+        if self.pairs not in ([], pairs):
+            raise ValueError(
+                f"the training in {folder} began with {self.pairs} pairs to train on and to "
+                f"validate with, and the files now hold {pairs}; choose another "
+                "`training.folder`, or remove this one to start again."
+            )
+        self.pairs = pairs
 
 
 def fixed_part(config: dict[str, Any]) -> dict[str, Any]:

@@ -105,6 +105,8 @@ class _Training:
         self.progress = _checkpoint.restore(
             folder, self.model, self.optimizer, self.scheduler, self.losses, here
         )
+        kept = [each for each in (self.corpus.kept, self.validation) if each is not None]
+        self.progress.hold(folder, [len(each) for each in kept])
         if here.first:
             save_config(folder, self.dump)
             save_vocabularies(folder, source, target)
