@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -80,6 +82,13 @@ def _run(arguments: argparse.Namespace) -> int:
     return run(arguments.output)
 
 
+def command() -> str:
+    """What to type to call this program again, be it in an environment that is not on the path."""
+    if shutil.which("fenchel"):
+        return "fenchel"
+    return sys.argv[0] if Path(sys.argv[0]).name == "fenchel" else "python -m fenchel"
+
+
 def verbs(split: str) -> Path:
     """The file of verbs to learn from ("train"), or of those held out ("dev")."""
     return Path(str(files("fenchel.seq2seq") / "data" / f"english-{split}.tsv"))
@@ -153,7 +162,8 @@ def run(folder: Path) -> int:
     write_text(folder / "explain.html", page.html())
     _tour.write(folder / "mappings.png")
     print(f"\nOpen {folder / 'explain.html'} in a browser: all that the model thinks of `{lemma}`.")
-    print(f"Ask it more: fenchel explain {folder / 'model'} 'sing V;PST' --html page.html")
+    print(f"Ask it more: {command()} explain {folder / 'model'} 'sing V;PST' --html page.html")
+    print(f"It knows {', '.join(f'{tags} ({name})' for tags, name in FORMS.items())}.")
     print(f"The picture of all mappings is in {folder / 'mappings.png'}.")
     return 0
 
