@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ._vocabulary import BOS, EOS, PAD
 
-PLACES = 1 << 15
+PLACES = 1 << 16
 """The most padded tokens of several sequences that are decoded or validated at once, so that one
 long line does not take the memory of a batch of long lines."""
 
