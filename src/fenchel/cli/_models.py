@@ -55,7 +55,9 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="hypotheses kept at a time; default: the model's `search.beam`",
     )
-    parser.add_argument("--batch-size", type=positive, metavar="N", help="the most inputs decoded at once")
+    parser.add_argument(
+        "--batch-size", type=positive, metavar="N", help="the most inputs decoded at once"
+    )
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:

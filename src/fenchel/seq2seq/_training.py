@@ -232,6 +232,7 @@ class _Training:
         A validation that is not due, at the end, leaves no trace in a training that goes on.
         """
         progress = self.progress
+        self._check_weights()
         with self._autocast():
             metrics = validate(
                 self.model, self.validation, self.config.search.batch_size, self.world
@@ -262,6 +263,12 @@ class _Training:
                 "`training.clip`. The last checkpoint is from before that."
             )
 
+    def _check_weights(self) -> None:
+        """Raises if a weight, or a loss since the last line of the log, is no number."""
+        values = [*map(local, self.model.parameters()), self.losses]
+        wrong = torch.stack([(~value.isfinite()).sum() for value in values]).sum()
+        self._check(not self.world.sum(wrong), "weights or the loss are not finite")
+
     def _goodness(self, metrics: dict[str, float]) -> tuple[float, float]:
         """What the best model has the most of; the loss decides among equals."""
         loss = -metrics["loss"]
@@ -269,9 +276,7 @@ class _Training:
 
     def _save(self) -> None:
         """Writes the last checkpoint."""
-        values = [*map(local, self.model.parameters()), self.losses]
-        wrong = torch.stack([(~value.isfinite()).sum() for value in values]).sum()
-        self._check(not self.world.sum(wrong), "weights or the loss are not finite")
+        self._check_weights()
         self.progress.seconds = self._spent + time.monotonic() - self._since
         _checkpoint.save(
             self.folder,
