@@ -80,6 +80,24 @@ def test_the_table_shows_held_out_forms():
     assert _demo.REFERENCE in _demo.accepted("dev")[_demo.SHOWN[0]]
 
 
+@pytest.mark.parametrize(
+    ("called", "typed"),
+    [(".venv/bin/fenchel", ".venv/bin/fenchel"), ("x/__main__.py", "python -m fenchel")],
+)
+def test_the_next_command_can_be_typed(monkeypatch, tmp_path, called, typed):
+    monkeypatch.setattr("sys.argv", [called])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert _demo.command() == typed
+    program = tmp_path / "fenchel"
+    program.touch(mode=0o755)
+    assert _demo.command() == "fenchel"
+
+
+def test_a_share_is_all_or_nothing_only_if_it_is():
+    shares = {0.0: "0%", 1 / 275: "<1%", 0.664: "66%", 274 / 275: ">99%", 1 - 1e-7: "100%"}
+    assert {share: _demo._percent(share) for share in shares} == shares
+
+
 def test_a_folder_that_is_a_file(tmp_path, capsys):
     (tmp_path / "demo").write_text("")
     assert cli.main(["demo", "--output", str(tmp_path / "demo")]) == 1

@@ -31,6 +31,16 @@ def test_missing_library_has_a_remedy(monkeypatch, capsys):
     assert "native library: install a compiler." in capsys.readouterr().out
 
 
+def test_missing_packages_of_the_toolkit_have_a_remedy(monkeypatch, capsys):
+    assert cli.main(["doctor"]) == 0
+    assert "all that the toolkit needs" in capsys.readouterr().out
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    assert cli.main(["doctor"]) == 0
+    printed = capsys.readouterr().out
+    assert "without sacrebleu" in printed
+    assert "pip install 'fenchel[seq2seq]'" in printed
+
+
 def test_old_torch_is_not_usable(monkeypatch, capsys):
     monkeypatch.setattr(torch, "__version__", "2.7.1")
     assert cli.main(["doctor"]) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import subprocess
 import sys
 
@@ -43,6 +45,40 @@ def test_a_folder_without_a_model(command, tmp_path, capsys):
     words = ["draw V;PST"] if command == "explain" else []
     assert cli.main([command, str(tmp_path), *words]) == 1
     assert f"{tmp_path} holds no trained model" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_what_a_shell_expects(monkeypatch, capsys):
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fenchel.cli._doctor.run", interrupted)
+    assert cli.main(["doctor"]) == 130
+    assert capsys.readouterr().err == "fenchel doctor: stopped\n"
+
+
+@pytest.mark.parametrize(("output", "said"), [("full", "No space left on device"), ("shut", "")])
+def test_output_that_cannot_be_written_exits_with_1(output, said):
+    if output == "full":
+        target = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, target = os.pipe()
+        os.close(reader)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    words = [sys.executable, "-m", "fenchel", "train", "--example", "inflection"]
+    done = subprocess.run(words, stdout=target, stderr=subprocess.PIPE, env=environment, text=True)
+    os.close(target)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert bool(done.stderr) == bool(said)
+
+
+def test_marks_that_the_output_lacks_are_spelt_out(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    monkeypatch.setattr("fenchel.cli._doctor.run", lambda: sys.stdout.write("\N{CHECK MARK}") - 1)
+    assert cli.main(["doctor"]) == 0
+    assert written.getvalue() == b"\\u2713"
 
 
 def test_module_runs_as_the_command():

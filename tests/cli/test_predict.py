@@ -112,6 +112,25 @@ def test_a_line_without_end_needs_no_memory(models, monkeypatch, capsys):
     assert "line 1: longer than 100 bytes." in errors
 
 
+def test_a_byte_order_mark_is_no_letter(models, monkeypatch, capsys):
+    marked = predict(monkeypatch, capsys, b"\xef\xbb\xbf" + LINES.encode(), models[0], "--json")
+    assert marked == predict(monkeypatch, capsys, LINES, models[0], "--json")
+
+
+def test_outputs_are_utf_8_in_any_locale(models, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("d\N{SNOWMAN}\tV\n".encode())))
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert cli.main(["predict", str(models[0]), "--json", "--max-length", "2"]) == 0
+    assert json.loads(written.getvalue())["input"] == "d\N{SNOWMAN}\tV"
+
+
+def test_closed_streams(models, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert cli.main(["predict", str(models[0])]) == 1
+    assert "standard input and standard output must be open" in capsys.readouterr().err
+
+
 def test_no_input(models, monkeypatch, capsys):
     assert predict(monkeypatch, capsys, "", models[0]) == (0, [], "")
 
@@ -130,9 +149,10 @@ def test_several_models_are_an_ensemble(models, monkeypatch, capsys):
 def test_models_with_other_vocabularies(models, monkeypatch, capsys, tmp_path):
     letters = Characters("xyz")
     save(Seq2Seq(ModelConfig(embedding=8, hidden=8, layers=1), letters, letters), tmp_path)
-    code, _, errors = predict(monkeypatch, capsys, LINES, models[0], tmp_path)
-    assert code == 1
-    assert "must share their source vocabulary" in errors
+    for lines in (LINES, ""):
+        code, _, errors = predict(monkeypatch, capsys, lines, models[0], tmp_path)
+        assert code == 1
+        assert "must share their source vocabulary" in errors
 
 
 def test_explain_writes_the_page(models, tmp_path, capsys):
@@ -149,8 +169,17 @@ def test_explain_writes_the_page(models, tmp_path, capsys):
     [
         (["draw"], "expected a lemma and tags, such as `draw V;PST`, got 'draw'"),
         (["draw V;PST", "--html", "/no/where.html"], "the folder /no does not exist; create it"),
+        (["draw V;PST", "--html", "/"], "/ is a folder; name a file in it"),
+        (["draw\tV;PST\tklingon"], "the language 'klingon' of"),
     ],
 )
 def test_what_cannot_be_explained(models, words, message, capsys):
     assert cli.main(["explain", str(models[0]), *words]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_unknown_tokens_are_noted(models, capsys):
+    options = ["--max-length", "3", "--limit", "5", "--device", "cpu"]
+    assert cli.main(["explain", str(models[0]), "dr\u00e9w V;PTS", *options]) == 0
+    note = "note: the model has not met 2 of the 7 tokens of the input."
+    assert note in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -116,9 +117,12 @@ def test_evaluate_prints_scores_and_sparsity(
     assert len(output.read_text(encoding="utf-8").splitlines()) == 32
 
 
-def test_evaluate_lists_languages(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    dev = model.parent / "verbs-dev"
-    other = model.parent / "other-dev"
+def test_evaluate_lists_languages(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, dev, other = (config.parent / name for name in ("model", "verbs-dev", "other-dev"))
+    shutil.copy(config.parent / "verbs-train", config.parent / "other-train")
+    both = f"data.train=[{config.parent}/*-train]"
+    assert main(["train", str(config), both, "training.epochs=1", "--quiet"]) == 0
+    capsys.readouterr()
     other.write_text(dev.read_text(encoding="utf-8") + "broken\n", encoding="utf-8")
     assert main(["evaluate", str(model), str(dev), str(other)]) == 0
     out, err = capsys.readouterr()
@@ -126,6 +130,23 @@ def test_evaluate_lists_languages(model: Path, capsys: pytest.CaptureFixture[str
     assert f"{other}, line 33: expected 3 columns" in err
     assert main(["evaluate", str(model), str(other), "--strict"]) == 1
     assert "line 33" in capsys.readouterr().err
+
+
+def test_files_of_any_name_are_of_the_only_language(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dev = shutil.copy(model.parent / "verbs-dev", model.parent / "heldout.tsv")
+    assert main(["evaluate", str(model), str(dev), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["languages"].keys() == {"verbs"}
+    assert main(["evaluate", str(model), str(dev), "--language", "klingon"]) == 1
+    assert "the language 'klingon' of" in capsys.readouterr().err
+
+
+def test_what_cannot_be_written_is_said_before_the_work(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["evaluate", "no-model", "no-file", "--output", "no/where"]) == 1
+    assert "the folder no does not exist; create it first" in capsys.readouterr().err
 
 
 def test_text_is_scored_as_translation_or_summaries(

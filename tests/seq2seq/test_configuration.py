@@ -64,6 +64,8 @@ def test_unknown_examples_are_refused() -> None:
         ("model.output=ksubset", "must be a mapping that sums to one; ksubset does not"),
         ("model.output.learned_alpha=true", "is for the attention"),
         ("model.attention={mapping: softmax, learned_alpha: true}", "is for entmax"),
+        ("training.seed=-1", "training.seed: must be greater than or equal to 0, got -1"),
+        ("training.seed=5000000000", "training.seed: must be less than 4294967296"),
         ("training.batch_size=0", "training.batch_size: must be greater than 0, got 0"),
         ("training.learning_rate=.nan", "training.learning_rate: must be"),
         ("training.device=tpu", "must be 'auto', 'cpu' or 'cuda', got 'tpu'"),

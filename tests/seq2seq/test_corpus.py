@@ -51,6 +51,17 @@ def test_every_pair_is_in_one_batch(encoded: Encoded) -> None:
         assert max(map(len, batches)) == 16
 
 
+def test_long_pairs_share_a_batch_with_fewer(
+    encoded: Encoded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fenchel.seq2seq._batches.PLACES", 24)
+    batches = in_order(encoded, 16)
+    assert sorted(int(i) for index in batches for i in index) == list(range(len(encoded)))
+    for index in batches:
+        widest = max(encoded.sources.lengths[index].max(), encoded.targets.lengths[index].max())
+        assert len(index) == 1 or len(index) * widest <= 24
+
+
 def test_the_order_depends_on_the_seed_alone(encoded: Encoded) -> None:
     first = np.concatenate(shuffled(encoded, 16, (0, 1, 0)))
     assert np.array_equal(first, np.concatenate(shuffled(encoded, 16, (0, 1, 0))))

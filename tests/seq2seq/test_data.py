@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -43,6 +45,14 @@ def test_malformed_lines_are_reported_with_file_and_line(tmp_path: Path) -> None
         list(inflections([path], Malformed(skip=False)))
 
 
+def test_a_bundle_without_tags_is_malformed(tmp_path: Path) -> None:
+    path = tmp_path / "english-train"
+    path.write_text("walk\twalked\t;\nwalk\twalks\tV;3\n", encoding="utf-8")
+    malformed = Malformed()
+    assert len(list(inflections([str(path)], malformed))) == 1
+    assert malformed.first == [f"{path}, line 1: a column is empty"]
+
+
 def test_many_malformed_lines_are_counted(tmp_path: Path) -> None:
     malformed = Malformed()
     assert not list(inflections([inflection_file(tmp_path, b"x\n" * 25)], malformed))
@@ -73,6 +83,12 @@ def test_patterns_name_files(tmp_path: Path) -> None:
     assert [Path(path).name for path in found] == ["a-dev", "b-dev", "a-train"]
     with pytest.raises(FileNotFoundError, match="no file is named like"):
         _data.expand([str(tmp_path / "*.txt")])
+
+
+def test_a_name_with_brackets_is_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "verbs[1].tsv"
+    path.touch()
+    assert _data.expand([str(path)]) == [str(path)]
 
 
 @pytest.mark.parametrize(
@@ -120,6 +136,17 @@ def test_files_of_unequal_lengths_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         list(parallel([texts(tmp_path, source, target)], Malformed()))
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_pipes_are_read_from_their_beginning(tmp_path: Path, compress: bool) -> None:
+    pipe, text = tmp_path / "pipe", b"walk\twalked\tV;PST\n" * 3
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_bytes, args=(gzip.compress(text) if compress else text,))
+    writer.start()
+    found = list(inflections([str(pipe)], Malformed(skip=False), "english"))
+    writer.join()
+    assert found == [("walk\tV;PST\tenglish", "walked")] * 3
 
 
 def test_damaged_compression_is_an_error(tmp_path: Path) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import inflected
 from fenchel import seq2seq
+from fenchel.seq2seq import Characters, ModelConfig, Seq2Seq
+from fenchel.seq2seq._batches import PLACES
 from fenchel.seq2seq._data import Malformed, inflections
 from fenchel.seq2seq._evaluation import best_texts, decode, evaluate
 
@@ -62,7 +66,9 @@ def test_shares_are_those_of_the_results(folder: Path) -> None:
 
 
 def test_languages_count_the_same(folder: Path) -> None:
-    model = seq2seq.load(folder / "model")
+    plan = {"training": {"epochs": 1}, "data": {"train": [str(folder / "*-train")]}}
+    shutil.copy(folder / "verbs-train", folder / "other-train")
+    model = seq2seq.load(seq2seq.train(inflected.config(folder, "two", **plan)).folder)
     known = [(source, out) for source, out in pairs(folder)][:4]
     outputs = best_texts(model, decode([model], [source for source, _ in known]))
     right = [(source, output) for (source, _), output in zip(known, outputs, strict=True)]
@@ -71,6 +77,52 @@ def test_languages_count_the_same(folder: Path) -> None:
     assert found.languages["verbs"]["accuracy"] == 100.0
     assert found.languages["other"]["accuracy"] == 0.0
     assert found.scores["accuracy"] == 50.0
+
+
+def test_one_long_text_does_not_widen_a_batch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = seq2seq.load(folder / "model")
+    texts = [source for source, _ in pairs(folder)]
+    alone = best_texts(model, decode([model], texts))
+    shapes: list[torch.Size] = []
+    start = type(model).start
+    monkeypatch.setattr(
+        type(model), "start", lambda self, x, n: (shapes.append(x.shape), start(self, x, n))[1]
+    )
+    long = "b" * (PLACES // 16) + "\tV;PST\tverbs"
+    together = best_texts(model, decode([model], [long, *texts], max_length=20))
+    assert together[1:] == alone
+    assert max(batch * length for batch, length in shapes) <= PLACES // 16 + 3
+
+
+def test_one_model_needs_no_list_and_empty_texts_have_no_output(folder: Path) -> None:
+    letters = Characters("ab ")
+    model = Seq2Seq(ModelConfig(embedding=8, hidden=8, layers=1), letters, letters)
+    empty, full = decode(model, ["", "ab"], max_length=3)
+    assert (empty.hypotheses, empty.exact, empty.complete) == ([], False, False)
+    assert full == decode([model], ["ab"], max_length=3)[0]
+    found = evaluate(model, [("", "a"), ("ab", "b")], "translation", max_length=3)
+    assert found.outputs[0] == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"texts": "ab"}, TypeError, "`texts` must be a list of str, got a str; put it into"),
+        ({"texts": [3]}, TypeError, "`texts` must be a str, got int"),
+        ({"batch_size": 0}, ValueError, "`batch_size` must be at least 1, got 0"),
+        ({"models": []}, ValueError, "`models` must hold at least one model"),
+        ({"models": "model"}, TypeError, "`models` must be a model, or a list of models"),
+    ],
+)
+def test_wrong_arguments(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    letters = Characters("ab")
+    model = Seq2Seq(ModelConfig(embedding=8, hidden=8, layers=1), letters, letters)
+    with pytest.raises(error, match=message):
+        decode(**{"models": model, "texts": ["ab"], **change})
+    with pytest.raises(ValueError, match="`task` must be one of inflection, translation, summar"):
+        evaluate(model, [("a", "b")], "poetry")
 
 
 def test_nothing_cannot_be_evaluated(folder: Path) -> None:

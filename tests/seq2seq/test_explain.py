@@ -9,7 +9,7 @@ import torch
 from tables import FIRST, Mean, Table
 
 from fenchel.seq2seq import ModelConfig, Seq2Seq, explain
-from fenchel.seq2seq._vocabulary import BOS, EOS, Characters
+from fenchel.seq2seq._vocabulary import BOS, EOS, Characters, Words
 
 LETTERS = Characters("abcd")
 
@@ -91,6 +91,18 @@ def test_long_lists_of_candidates_are_cut_and_counted():
         assert first.others == sum(p > 0 for p in row) - 1
 
 
+def test_words_are_not_taken_for_the_end_and_spaces_are_seen():
+    words = Words(["end", "the"])
+    model = Seq2Seq(ModelConfig(embedding=8, hidden=8, layers=1), words, words)
+    found = explain(model, "the end", reference="the end", max_length=3, limit=20)
+    assert found.source == ("the", "“end”")
+    assert [position.token for position in found.reference] == ["the", "“end”", "end"]
+    assert all(target[-1] == "end" or "end" not in target for target in found.targets)
+    letters = Characters("a b")
+    spaced = Seq2Seq(ModelConfig(embedding=8, hidden=8, layers=1), letters, letters)
+    assert explain(spaced, "a b", max_length=3, limit=20).source == ("a", "␣", "b")
+
+
 def test_prefixes_that_the_length_limit_broke_off_are_shown_as_such():
     class Endless(Worded):
         def row(self, item, prefix):
@@ -126,6 +138,7 @@ def test_a_model_is_explained_as_it_decodes(architecture):
     ("change", "message"),
     [
         ({"text": ""}, "`text` must hold at least one token, got ''"),
+        ({"reference": ""}, "`reference` must hold at least one token, got ''"),
         ({"shown": 0}, "`shown` must be at least 1, got 0"),
     ],
 )

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 from pathlib import Path
 
 import pytest
 import torch
 
 from fenchel.seq2seq import ModelConfig, Seq2Seq, load, save
-from fenchel.seq2seq._files import FormatError, replacing, write_json, write_tensors
+from fenchel.seq2seq._files import (
+    FormatError,
+    replacing,
+    writable,
+    write_json,
+    write_tensors,
+    write_text,
+)
 from fenchel.seq2seq._vocabulary import Characters
 
 LETTERS = Characters("abc")
@@ -61,9 +70,17 @@ def test_a_missing_model_is_named(tmp_path: Path) -> None:
         ("config.json", b"{", r"config\.json is not JSON"),
         ("config.json", b"[]", "does not hold a configuration"),
         ("config.json", b"{}", "does not hold a model"),
-        ("config.json", b'{"model": {"hidden": "x"}}', "does not hold a model"),
+        (
+            "config.json",
+            b'{"model": {"hidden": "x", "layer": 2}}',
+            r"not hold a model: model\.hidden: must be an integer, got 'x'.*did you mean layers",
+        ),
         ("vocabulary.json", b"{}", "does not hold vocabularies"),
-        ("vocabulary.json", b'{"source": 1, "target": 2}', "`kind` must be one of"),
+        (
+            "vocabulary.json",
+            b'{"source": 1, "target": 2}',
+            r"vocabulary\.json .*`kind` must be one",
+        ),
         ("weights.safetensors", b"", "is not a file of this package's tensors"),
         ("weights.safetensors", b"\x80\x04pickled", "is not a file of this package's tensors"),
     ],
@@ -100,3 +117,36 @@ def test_files_are_replaced_at_once_or_not_at_all(tmp_path: Path) -> None:
         fail()
     assert path.read_text(encoding="utf-8") == "before"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_an_error_of_the_system(tmp_path: Path) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))
+    try:
+        with pytest.raises(OSError, match=r"weights cannot be written: .*File too large"):
+            write_tensors(tmp_path / "weights", {"large": torch.zeros(10_000)}, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    real, link, pipe = tmp_path / "real", tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(real)
+    write_text(link, "through")
+    assert link.is_symlink()
+    assert real.read_text(encoding="utf-8") == "through"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "into")
+    assert os.read(reader, 9) == b"into"
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "real"]
+
+
+def test_what_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
+        writable(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"the folder .*deep does not exist; create it"):
+        writable(tmp_path / "deep" / "file")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from browser import Browser
-from fenchel.seq2seq import Explanation, Hypothesis, Node, Position, Result
+from fenchel.seq2seq import Explanation, Hypothesis, Node, Position, Result, _page
 from fenchel.seq2seq._explain import _tree
 from fenchel.seq2seq._page import percent, verdict
 
@@ -98,6 +98,21 @@ def test_long_inputs_and_many_outputs_fit_a_phone(tmp_path, browser):
     path.write_text(example(outputs, source="unbelievable" * 3).html(), encoding="utf-8")
     browser.open(path, 375)
     assert browser.run("return document.documentElement.scrollWidth") == 375
+
+
+def test_pages_are_bounded_and_the_rest_is_said(tmp_path, browser, monkeypatch):
+    explanation = example({"drawn": 0.6, "drew": 0.4})
+    assert "too many cells" not in explanation.html()
+    monkeypatch.setattr(_page, "CELLS", 40)  # drawn has 6 × 6
+    path = tmp_path / "page.html"
+    path.write_text(explanation.html(), encoding="utf-8")
+    browser.open(path)
+    assert browser.run("return document.querySelectorAll('.map').length") == 1
+    assert "too many cells" in browser.run("return document.body.textContent")
+    browser.press("Tab", "End")
+    assert browser.focused() == "drew: 40.0%"
+    assert browser.run("return document.querySelectorAll('.map:not([hidden])').length") == 1
+    assert browser.messages() == []
 
 
 def test_dark_and_light_differ_and_can_be_read(page, browser):

@@ -210,6 +210,22 @@ def test_other_configurations_are_refused(folder: Path) -> None:
         seq2seq.train(other)
 
 
+def test_another_task_is_refused_before_its_data_are_read(folder: Path) -> None:
+    seq2seq.train(inflected.config(folder, training={"epochs": 1}))
+    text = {"source": str(folder / "verbs-dev"), "target": str(folder / "verbs-dev")}
+    data = {"task": "translation", "train": text, "validation": text}
+    with pytest.raises(ValueError, match=r"other values of data.task, data.train, data.validat"):
+        seq2seq.train(inflected.config(folder, data=data))
+
+
+def test_other_data_under_the_same_name_are_refused(folder: Path) -> None:
+    seq2seq.train(inflected.config(folder, training={"epochs": 1}))
+    with open(folder / "verbs-train", "a", encoding="utf-8") as file:
+        file.write("bal\tbals\tV;3;SG\n")
+    with pytest.raises(ValueError, match=r"began with \[160, 32\] .* now hold \[161, 32\]; choose"):
+        seq2seq.train(inflected.config(folder, training={"epochs": 2}))
+
+
 def test_damaged_checkpoints_are_refused(folder: Path) -> None:
     seq2seq.train(inflected.config(folder))
     path = folder / "model" / "last.safetensors"
@@ -236,6 +252,27 @@ def test_divergence_is_an_error(folder: Path) -> None:
         seq2seq.train(inflected.config(folder, training=plan))
 
 
+def test_divergence_reaches_no_file(folder: Path) -> None:
+    """Between two lines of the log a validation, and a checkpoint, may come upon it first."""
+    plan = {"learning_rate": 1e37, "clip": 1e37, "epochs": 9, "log_every": 1000}
+    for change in ({}, {"checkpoint_every": 1}):
+        with pytest.raises(DivergenceError, match=r"(nan|inf|not finite) at step \d+; lower"):
+            seq2seq.train(inflected.config(folder, str(len(change)), training={**plan, **change}))
+    for path in (*folder.glob("*/last.safetensors"), *folder.glob("*/weights.safetensors")):
+        assert all(tensor.isfinite().all() for tensor in read_tensors(path)[0].values())
+
+
+def test_the_only_language_is_that_of_all_files(folder: Path) -> None:
+    for name in ("train", "dev"):
+        (folder / f"verbs-{name}").rename(folder / f"{name}.tsv")
+    files = {"train": [str(folder / "train.tsv")], "validation": [str(folder / "dev.tsv")]}
+    plan = {"epochs": 1}
+    summary = seq2seq.train(inflected.config(folder, data=files, training=plan))
+    data = {**files, "language": "verbs"}
+    named = seq2seq.train(inflected.config(folder, "named", data=data, training=plan))
+    assert summary.metrics == named.metrics
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 def test_what_is_left_out_is_said(folder: Path, streaming: bool) -> None:
     with open(folder / "verbs-train", "a", encoding="utf-8") as file:
@@ -246,7 +283,7 @@ def test_what_is_left_out_is_said(folder: Path, streaming: bool) -> None:
     first, second = listener.notes
     assert "skipped 1 malformed lines" in first
     assert f"{folder / 'verbs-train'}, line 161: expected 3 columns" in first
-    assert second == "left out 1 pairs longer than 20 tokens"
+    assert second == "left out 1 pairs of no token, or of more than 20 on a side"
     with pytest.raises(ValueError, match="line 161"):
         seq2seq.train(inflected.config(folder, "strict", data={"malformed": "error"}))
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fenchel.seq2seq._inflection import Inflection
-from fenchel.seq2seq._vocabulary import EOS, UNK, Characters, Subwords, Vocabulary, Words
+from fenchel.seq2seq._vocabulary import EOS, UNK, Characters, Subwords, Vocabulary, Words, sampled
 
 TEXTS = ["der Baum des Lebens", "ein Blick auf den Baum", "das Leben ist ein Baum"] * 5
 SOURCES = ["draw\tV;PST\tenglish", "break down\tV;V.PTCP; PST\tenglish", "ça\tN\tfrench"]
@@ -86,6 +86,42 @@ def test_the_only_language_may_be_left_out() -> None:
         vocabulary.encode("a\tb\tc\td")
 
 
+@pytest.mark.parametrize("text", ["\tV;PST", " \tV;PST", "draw\t", "draw\t;", " V;PST", "draw ;"])
+def test_lemma_and_tags_may_not_be_empty(text: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        Inflection.build(SOURCES[:1], 100).encode(text)
+
+
+def test_languages_that_were_not_learnt_are_refused() -> None:
+    vocabulary = Inflection.build(SOURCES, 100)
+    with pytest.raises(ValueError, match=r"language 'klingon' of .* not one .*: english, french"):
+        vocabulary.encode("draw\tV;PST\tklingon")
+    with pytest.raises(ValueError, match="expected a lemma and tags") as error:
+        vocabulary.encode("x" * 100_000)
+    assert len(str(error.value)) < 200
+
+
+def test_tags_leave_room_for_characters() -> None:
+    with pytest.raises(ValueError, match=r"leave no room .* raise `data.vocabulary_size`"):
+        Inflection.build(SOURCES, 8)
+
+
+def test_subwords_are_learnt_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sampled(TEXTS, len(TEXTS)) == TEXTS
+    some = sampled((str(i) for i in range(1000)), 50)
+    assert some == sampled((str(i) for i in range(1000)), 50)
+    assert len(set(some)) == 50
+    assert 300 < sum(map(int, some)) / 50 < 700
+    monkeypatch.setattr("fenchel.seq2seq._vocabulary.SAMPLE", 1)
+    assert UNK in Subwords.build(["abab", "zzzz"], 60).encode("zabz")
+
+
+def test_subwords_know_long_texts_and_need_some() -> None:
+    assert UNK not in Subwords.build(["word " * 2000], 60).encode("word")
+    with pytest.raises(ValueError, match="there is no text to learn subwords from"):
+        Subwords.build([], 60)
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -93,6 +129,7 @@ def test_the_only_language_may_be_left_out() -> None:
         ([], "got None"),
         ({"kind": "words", "surplus": 1}, "does not hold"),
         ({"kind": "subwords"}, "does not hold"),
+        ({"kind": "subwords", "model": "AAAA"}, "are not a model of sentencepiece"),
     ],
 )
 def test_other_json_is_refused(value: object, message: str) -> None:

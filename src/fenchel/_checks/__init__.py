@@ -21,6 +21,8 @@ from ._models import (
     same_classes,
     same_vocabularies,
     sources,
+    text,
+    texts,
 )
 from ._structures import (
     additional,
@@ -99,6 +101,8 @@ __all__ = [
     "structure_target",
     "subset_size",
     "target",
+    "text",
+    "texts",
     "top_k_of",
     "vertex",
 ]

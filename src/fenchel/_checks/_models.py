@@ -111,3 +111,17 @@ def not_empty(name: str, text: str, ids: list[int]) -> None:
     """A text that holds at least one token."""
     if not ids:
         raise ValueError(f"`{name}` must hold at least one token, got {text!r}.")
+
+
+def text(name: str, value: Any) -> None:
+    """A text."""
+    if not isinstance(value, str):
+        raise TypeError(f"`{name}` must be a str, got {kind(value)}.")
+
+
+def texts(values: Any) -> None:
+    """A list of texts, which one text is not."""
+    if isinstance(values, str):
+        raise TypeError("`texts` must be a list of str, got a str; put it into a list.")
+    for value in values:
+        text("texts", value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -80,6 +82,13 @@ def _run(arguments: argparse.Namespace) -> int:
     return run(arguments.output)
 
 
+def command() -> str:
+    """What to type to call this program again, be it in an environment that is not on the path."""
+    if shutil.which("fenchel"):
+        return "fenchel"
+    return sys.argv[0] if Path(sys.argv[0]).name == "fenchel" else "python -m fenchel"
+
+
 def verbs(split: str) -> Path:
     """The file of verbs to learn from ("train"), or of those held out ("dev")."""
     return Path(str(files("fenchel.seq2seq") / "data" / f"english-{split}.tsv"))
@@ -133,7 +142,10 @@ def run(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     forms = accepted("dev")
     count = len(accepted("train"))
-    print(f"Learning from {count} forms of English verbs; {len(forms)} others are held out.")
+    print(
+        f"Learning from {count} forms of English verbs, for a minute or two; {len(forms)} others "
+        "are held out."
+    )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so small a model gains nothing by more, and a busy machine loses
     try:
@@ -150,7 +162,8 @@ def run(folder: Path) -> int:
     write_text(folder / "explain.html", page.html())
     _tour.write(folder / "mappings.png")
     print(f"\nOpen {folder / 'explain.html'} in a browser: all that the model thinks of `{lemma}`.")
-    print(f"Ask it more: fenchel explain {folder / 'model'} 'sing V;PST' --html page.html")
+    print(f"Ask it more: {command()} explain {folder / 'model'} 'sing V;PST' --html page.html")
+    print(f"It knows {', '.join(f'{tags} ({name})' for tags, name in FORMS.items())}.")
     print(f"The picture of all mappings is in {folder / 'mappings.png'}.")
     return 0
 
@@ -181,11 +194,11 @@ def summary(model: Seq2Seq, found: dict[Any, Result], forms: dict[Any, set[str]]
     )
     shares = [
         right,
-        sum(len(result.hypotheses) == 1 for result in found.values()),
+        sum(result.complete and len(result.hypotheses) == 1 for result in found.values()),
         sum(result.complete for result in found.values()),
         sum(result.exact for result in found.values()),
     ]
-    accuracy, single, complete, exact = (f"{share / len(found):.0%}" for share in shares)
+    accuracy, single, complete, exact = (_percent(share / len(found)) for share in shares)
     return (
         f"Of {len(found)} held-out forms {accuracy} are right. For {single} the model considers "
         f"a single output;\n{complete} are complete, and {exact} exact."
@@ -197,4 +210,11 @@ def _outputs(model: Seq2Seq, result: Result) -> Sequence[tuple[str, float]]:
 
 
 def _percent(p: float) -> str:
-    return "<1%" if p < 0.01 else f"{p:.0%}"
+    """Rounded, but neither to nothing nor to all; a rounding short of one is one.
+
+    >>> [_percent(p) for p in (0.0, 0.001, 0.664, 0.998, 1 - 1e-7)]
+    ['0%', '<1%', '66%', '>99%', '100%']
+    """
+    if 0 < p < 0.01:
+        return "<1%"
+    return ">99%" if 0.99 < p < 1 - 1e-6 else f"{p:.0%}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from importlib import metadata
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,11 @@ from ..mappings import get
 from ..ops import _native, _triton
 
 OLDEST_TORCH = (2, 8)
+SEQ2SEQ = (
+    "pydantic", "rich", "rouge_score", "sacrebleu", "safetensors", "sentencepiece", "tensorboardX",
+    "yaml",
+)  # fmt: skip
+"""What the extra of that name brings, as it is imported."""
 
 
 class Finding(NamedTuple):
@@ -27,7 +33,8 @@ class Finding(NamedTuple):
 
 def run() -> int:
     """Prints the report; 0 when the package is usable."""
-    findings = [*_versions(), _native_library(), *_devices(), _matplotlib(), _self_test()]
+    extras = [_matplotlib(), _seq2seq()]
+    findings = [*_versions(), _native_library(), *_devices(), *extras, _self_test()]
     width = max(len(finding.subject) for finding in findings)
     for finding in findings:
         print(f"{finding.subject:<{width}}  {finding.state}")
@@ -73,6 +80,14 @@ def _matplotlib() -> Finding:
     found = _version("matplotlib")
     remedy = "" if found else "install it with `pip install 'fenchel[plots]'` to draw pictures."
     return Finding("matplotlib", found or "not installed", remedy)
+
+
+def _seq2seq() -> Finding:
+    missing = [name for name in SEQ2SEQ if find_spec(name) is None]
+    state = f"without {', '.join(missing)}" if missing else "all that the toolkit needs"
+    command = "pip install 'fenchel[seq2seq]'"
+    remedy = f"install it with `{command}` to train, predict and explain." if missing else ""
+    return Finding("seq2seq", state, remedy)
 
 
 def _self_test() -> Finding:

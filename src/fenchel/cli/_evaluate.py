@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ._models import add_ensemble, add_limits, add_search, trained
+
 if TYPE_CHECKING:
     from ..seq2seq._data import Malformed, Pair
     from ..seq2seq._evaluation import Evaluation
@@ -29,7 +31,7 @@ def add(commands: Any, epilog: str) -> None:
         "with all of the probability found (complete).",
         epilog=epilog,
     )
-    parser.add_argument("model", metavar="MODEL", type=Path, help="the folder of a trained model")
+    add_ensemble(parser)
     parser.add_argument(
         "files",
         metavar="FILE",
@@ -37,55 +39,45 @@ def add(commands: Any, epilog: str) -> None:
         help="inflection: files of lines `lemma TAB form TAB tags`; else a file of sources and "
         "one of references, plain or gzip",
     )
-    parser.add_argument(
-        "--ensemble",
-        metavar="MODEL",
-        type=Path,
-        action="append",
-        default=[],
-        help="another model, with the same vocabularies, whose probabilities are averaged with "
-        "those of the first; may be given again",
-    )
     parser.add_argument("--task", choices=TASKS, help="default: what the model was trained for")
-    parser.add_argument("--language", help="of inflection files; default: by their names")
-    parser.add_argument("--method", choices=("beam", "greedy", "exhaustive"), default="beam")
-    parser.add_argument("--beam", type=positive, help="default: the model's `search.beam`")
-    parser.add_argument("--max-length", type=positive, help="the most tokens of an output")
-    parser.add_argument("--batch-size", type=positive, help="inputs decoded at once")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument(
+        "--language",
+        help="of inflection files; default: the model's, or the files' names if it knows several",
+    )
+    add_search(parser)
+    add_limits(parser)
     parser.add_argument("--strict", action="store_true", help="a malformed line is an error")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--json-to", type=Path, metavar="PATH", help="write JSON here, too")
-    parser.add_argument("--output", type=Path, metavar="PATH", help="write the outputs here, too")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="PATH",
+        help="write the outputs here, too, one a line, without lines for pairs left out",
+    )
     parser.set_defaults(run=lambda arguments: _run(parser, arguments))
 
 
-def positive(text: str) -> int:
-    """A positive whole number of the command line."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}.")
-    return int(text)
-
-
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from ..seq2seq._config import SearchConfig
     from ..seq2seq._data import Malformed
-    from ..seq2seq._distributed import device_of
     from ..seq2seq._evaluation import evaluate
-    from ..seq2seq._files import write_json, write_text
-    from ..seq2seq._folder import load, read_config
+    from ..seq2seq._files import writable, write_json, write_text
+    from ..seq2seq._inflection import only_language
 
-    device = device_of(arguments.device)
-    models = [load(folder, device) for folder in (arguments.model, *arguments.ensemble)]
-    config = read_config(arguments.model)
+    if arguments.json_to:
+        arguments.json_to.parent.mkdir(parents=True, exist_ok=True)
+    for path in filter(None, (arguments.output, arguments.json_to)):
+        writable(path)
+    folders = (arguments.model, *arguments.ensemble)
+    models, config, plan = trained(folders, arguments.device)
     task = arguments.task or config.get("data", {}).get("task")
     if task not in TASKS:
         parser.error(f"say `--task`: {arguments.model} does not.")
     if task != "inflection" and len(arguments.files) != 2:
         parser.error(f"{task} takes two files, sources and references.")
-    plan = SearchConfig.model_validate(config.get("search", {}))
     malformed = Malformed(skip=not arguments.strict)
-    pairs = _pairs(task, arguments.files, arguments.language, malformed)
+    language = arguments.language or only_language(models[0].source)
+    pairs = _pairs(task, arguments.files, language, malformed)
     if malformed.count:
         print(f"note: {malformed}", file=sys.stderr)
     evaluation = evaluate(
@@ -100,7 +92,6 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if arguments.output:
         write_text(arguments.output, "".join(f"{line}\n" for line in evaluation.outputs))
     if arguments.json_to:
-        arguments.json_to.parent.mkdir(parents=True, exist_ok=True)
         write_json(arguments.json_to, evaluation.to_json())
     found = json.dumps(evaluation.to_json(), ensure_ascii=False, indent=2)
     print(found if arguments.json else table(evaluation))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
-from ._evaluate import positive
+from ._models import add_ensemble, add_limits, positive, trained
 
 
 def add(commands: Any, epilog: str) -> None:
@@ -21,17 +22,8 @@ def add(commands: Any, epilog: str) -> None:
         'Example: fenchel explain MODEL "draw V;V.PTCP;PST" --reference drawn --html out.html',
         epilog=epilog,
     )
-    parser.add_argument("model", metavar="MODEL", type=Path, help="the folder of a trained model")
+    add_ensemble(parser)
     parser.add_argument("text", metavar="TEXT", help='the input; for inflection "lemma tags"')
-    parser.add_argument(
-        "--ensemble",
-        metavar="MODEL",
-        type=Path,
-        action="append",
-        default=[],
-        help="another model, whose probabilities are averaged with those of the first; may be "
-        "given again",
-    )
     parser.add_argument("--html", type=Path, metavar="PATH", help="where the page goes")
     parser.add_argument("--reference", metavar="TEXT", help="an output to decode by force")
     parser.add_argument(
@@ -40,26 +32,20 @@ def add(commands: Any, epilog: str) -> None:
     parser.add_argument(
         "--limit", type=positive, default=1000, metavar="N", help="the most to search for (1000)"
     )
-    parser.add_argument("--max-length", type=positive, help="the most tokens of an output")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add_limits(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ..seq2seq import explain, load
-    from ..seq2seq._config import SearchConfig
-    from ..seq2seq._distributed import device_of
-    from ..seq2seq._files import write_text
-    from ..seq2seq._folder import read_config
+    from ..seq2seq import explain
+    from ..seq2seq._files import writable, write_text
     from ..seq2seq._page import percent, verdict
+    from ..seq2seq._vocabulary import SPECIAL, UNK
 
-    if arguments.html is not None and not arguments.html.parent.is_dir():
-        raise FileNotFoundError(
-            f"the folder {arguments.html.parent} does not exist; create it first."
-        )
-    device = device_of(arguments.device)
-    models = [load(folder, device) for folder in (arguments.model, *arguments.ensemble)]
-    plan = SearchConfig.model_validate(read_config(arguments.model).get("search", {}))
+    if arguments.html is not None:
+        writable(arguments.html)
+    folders = (arguments.model, *arguments.ensemble)
+    models, _, plan = trained(folders, arguments.device)
     found = explain(
         models,
         arguments.text,
@@ -71,6 +57,10 @@ def _run(arguments: argparse.Namespace) -> int:
     for text, hypothesis in zip(found.outputs, found.result.hypotheses, strict=False):
         print(f"{percent(hypothesis.probability):>7}  {text}")
     print(verdict(found))
+    unknown = found.source.count(SPECIAL[UNK])
+    if unknown:
+        share = f"{unknown} of the {len(found.source)} tokens of the input"
+        print(f"note: the model has not met {share}.", file=sys.stderr)
     if arguments.html is not None:
         write_text(arguments.html, found.html())
         print(f"The page is in {arguments.html}.")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import os
 import sys
 from collections.abc import Sequence
 
 from .. import __version__
 from . import _demo, _doctor, _evaluate, _explain, _predict, _train
 
-EXIT_CODES = "exit codes: 0 success, 1 failure (the reason is on stderr), 2 wrong usage"
-
-SEQ2SEQ = ("pydantic", "yaml", "safetensors", "sentencepiece", "sacrebleu", "rouge_score", "rich")
+EXIT_CODES = "exit codes: 0 success, 1 failure (the reason is on stderr), 2 wrong usage, 130 Ctrl-C"
+STOPPED = 128 + 2  # what a shell makes of SIGINT
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
 def _remedy(error: Exception) -> str:
     """What to install, where a package is missing that an extra brings."""
     name = error.name if isinstance(error, ModuleNotFoundError) else None
-    return "; install it with pip install 'fenchel[seq2seq]'" if name in SEQ2SEQ else ""
+    return "; install it with pip install 'fenchel[seq2seq]'" if name in _doctor.SEQ2SEQ else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,12 +53,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the words after `fenchel`; by default the process's own.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a mark that a terminal lacks ends no training
+        sys.stdout.reconfigure(errors="backslashreplace")
     arguments = _parser().parse_args(argv)
     try:
-        return arguments.run(arguments)
+        code = arguments.run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # while a full disk can still be told
+        return code
     except KeyboardInterrupt:
         print(f"fenchel {arguments.command}: stopped", file=sys.stderr)
+        return STOPPED
+    except BrokenPipeError:  # whoever read the output has had enough
+        _drop_output()
         return 1
     except (ImportError, OSError, ValueError, RuntimeError) as error:
+        _drop_output()
         print(f"fenchel {arguments.command}: error: {error}{_remedy(error)}", file=sys.stderr)
         return 1
+
+
+def _drop_output() -> None:
+    """Forgets output that cannot be written, lest Python tries again at its end and fails."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())

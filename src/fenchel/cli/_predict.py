@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ._evaluate import positive
+from ._models import add_limits, add_search, positive, trained
 
 if TYPE_CHECKING:
     from ..seq2seq import Hypothesis, Result, Seq2Seq
@@ -26,12 +26,14 @@ def add(commands: Any, epilog: str) -> None:
         "predict",
         help="read inputs from standard input and write outputs to standard output",
         description="Reads inputs from standard input, one a line (for inflection `lemma TAB "
-        "tags`), and writes the most probable output of each, in their order. With --certificate "
+        "tags`, and after them `TAB language` where the model knows several), and writes the most "
+        "probable output of each, in their order. With --certificate "
         "or --nbest, lines have columns between tabs: the number of the input (--nbest), the "
-        "output, its probability, and the certificate (--certificate): complete, these are all "
-        "outputs of nonzero probability; exact, no output is more probable than the first; or "
-        "none. With --json, one object a line. A line that cannot be read is reported on standard "
-        "error, has an empty output, and makes the exit code 1 once all others are done. "
+        "output, its probability, and the certificate (--certificate): complete, all outputs of "
+        "nonzero probability were found, written or not; exact, no output is more probable than "
+        "the first; or none. With --json, one object a line. A line that cannot be read is "
+        "reported on standard error, has an empty output, and makes the exit code 1 once all "
+        "others are done. "
         "Example: printf 'draw\\tV;PST\\n' | fenchel predict MODEL --nbest 3 --certificate",
         epilog=epilog,
     )
@@ -43,17 +45,21 @@ def add(commands: Any, epilog: str) -> None:
         help="the folder of a trained model; several make an ensemble, which averages their "
         "probabilities",
     )
-    parser.add_argument("--method", choices=("beam", "greedy", "exhaustive"), default="beam")
-    parser.add_argument("--beam", type=positive, help="default: the model's `search.beam`")
     parser.add_argument("--nbest", type=positive, metavar="N", help="the most outputs of an input")
     parser.add_argument("--certificate", action="store_true", help="say what the search proved")
-    parser.add_argument("--json", action="store_true", help="write JSON lines")
     parser.add_argument(
-        "--attention", action="store_true", help="add attention weights; needs --json"
+        "--json",
+        action="store_true",
+        help="write JSON lines: line, input, and outputs (text, probability, finished) or an error",
     )
-    parser.add_argument("--max-length", type=positive, help="the most tokens of an output")
-    parser.add_argument("--batch-size", type=positive, help="inputs decoded at once")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument(
+        "--attention",
+        action="store_true",
+        help="add the source's tokens, and for each output its tokens and its attention: of every "
+        "token and the end, of every head, a weight for each source token; needs --json",
+    )
+    add_search(parser)
+    add_limits(parser)
     parser.set_defaults(run=lambda arguments: _run(parser, arguments))
 
 
@@ -67,40 +73,36 @@ class Line:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from ..seq2seq._config import SearchConfig
-    from ..seq2seq._distributed import device_of
     from ..seq2seq._evaluation import decode
-    from ..seq2seq._folder import load, read_config
 
     if arguments.attention and not arguments.json:
         parser.error("--attention needs --json.")
-    device = device_of(arguments.device)
-    models = [load(folder, device) for folder in arguments.models]
-    plan = SearchConfig.model_validate(read_config(arguments.models[0]).get("search", {}))
+    if sys.stdin is None or sys.stdout is None:
+        raise OSError("standard input and standard output must be open.")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as the input is, whatever the locale says
+        sys.stdout.reconfigure(encoding="utf-8")
+    models, _, plan = trained(arguments.models, arguments.device)
     size = arguments.batch_size or plan.batch_size
     beam = arguments.beam or plan.beam
+    width = max(beam, arguments.nbest or 1)
     bad = 0
-    try:
-        for block in _blocks(sys.stdin.buffer, models[0], 1 if sys.stdin.isatty() else size):
-            results = decode(
-                models,
-                [line.text for line in block if not line.error],
-                batch_size=size,
-                method=arguments.method,
-                beam=max(beam, arguments.nbest or 1),
-                nbest=max(beam, arguments.nbest or 1) if arguments.method == "beam" else None,
-                max_length=arguments.max_length or plan.max_length,
-                attention=arguments.attention,
-            )
-            rest = iter(results)
-            for line in block:
-                result = None if line.error else next(rest)
-                bad += result is None
-                _write(line, result, models[0], arguments)
-            sys.stdout.flush()
-    except BrokenPipeError:  # whoever read the output has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    for block in _blocks(sys.stdin.buffer, models[0], 1 if sys.stdin.isatty() else size):
+        results = decode(
+            models,
+            [line.text for line in block if not line.error],
+            batch_size=size,
+            method=arguments.method,
+            beam=width,
+            nbest=width if arguments.method == "beam" else None,
+            max_length=arguments.max_length or plan.max_length,
+            attention=arguments.attention,
+        )
+        rest = iter(results)
+        for line in block:
+            result = None if line.error else next(rest)
+            bad += result is None
+            _write(line, result, models[0], arguments)
+        sys.stdout.flush()
     if bad:
         print(f"fenchel predict: error: {bad} lines could not be read.", file=sys.stderr)
     return 1 if bad else 0
@@ -132,7 +134,8 @@ def _lines(stream: BinaryIO) -> Iterator[Line]:
             yield Line(number, "", f"longer than {LONGEST} bytes.")
             continue
         try:
-            yield Line(number, data.decode("utf-8").rstrip("\r\n"))
+            coding = "utf-8-sig" if number == 1 else "utf-8"
+            yield Line(number, data.decode(coding).rstrip("\r\n"))
         except UnicodeDecodeError as error:
             yield Line(number, "", f"not UTF-8: {error.reason} at byte {error.start}.")
 

@@ -59,7 +59,8 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         config = _configuration.load_config(arguments.config, arguments.overrides)
     except _configuration.ConfigError as error:
         parser.exit(2, f"fenchel train: error: {error}\n")
-    if arguments.quiet:
+    first = int(os.environ.get("RANK", "0")) == 0  # of torchrun's processes, one talks
+    if arguments.quiet or not first:
         listener = Listener()
         listener.note = lambda text: print(f"note: {text}", file=sys.stderr)
         summary = train(config, listener)
@@ -68,7 +69,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
         with Progress() as progress:
             summary = train(config, progress)
-    if int(os.environ.get("RANK", "0")) == 0:
+    if first:
         print(_report(summary))
     return 0
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ._vocabulary import BOS, EOS, PAD
+
+PLACES = 1 << 16
+"""The most padded tokens of several sequences that are decoded or validated at once, so that one
+long line does not take the memory of a batch of long lines."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,24 @@ class Batch:
     def count(self) -> Tensor:
         """How many target tokens are predicted: all but begin and padding."""
         return (self.target[:, 1:] != PAD).sum()
+
+
+def batches_within(lengths: Sequence[int], size: int) -> Iterator[slice]:
+    """Cuts sequences, the shortest first, into batches of up to `size`, fewer where they are long.
+
+    Args:
+        lengths: in ascending order.
+        size: the most sequences in a batch.
+
+    >>> list(batches_within([1, 1, 1, PLACES], 2))
+    [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
+    """
+    start = 0
+    for end in range(1, len(lengths) + 1):
+        over = end < len(lengths) and (end + 1 - start) * lengths[end] > PLACES
+        if end == len(lengths) or end - start == size or over:
+            yield slice(start, end)
+            start = end
 
 
 def padded(rows: Sequence[Sequence[int]], width: int | None = None) -> Tensor:

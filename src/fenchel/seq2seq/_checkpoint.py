@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ._distributed import World
-from ._files import FormatError, fill, full, like, read_tensors, write_tensors
+from ._files import FormatError, fill, full, like, read_tensors, read_value, write_tensors
 
 NAME = "last.safetensors"
 MAY_CHANGE = (
@@ -33,6 +35,7 @@ class Progress:
         validated: the step of the last validation.
         best: the best value of the metric so far, and the metrics and step that go with it.
         worse: validations since then.
+        pairs: how many there are to train on and to validate with, as far as they are in memory.
     """
 
     step: int = 0
@@ -44,6 +47,21 @@ class Progress:
     validated: int = -1
     best: dict[str, float] = field(default_factory=dict)
     worse: int = 0
+    pairs: list[int] = field(default_factory=list)
+
+    def hold(self, folder: Path, pairs: list[int]) -> None:
+        """Remembers the numbers of pairs.
+
+        Raises:
+            ValueError: if there were others before: the order of the data would be another.
+        """
+        if self.pairs not in ([], pairs):
+            raise ValueError(
+                f"the training in {folder} began with {self.pairs} pairs to train on and to "
+                f"validate with, and the files now hold {pairs}; choose another "
+                "`training.folder`, or remove this one to start again."
+            )
+        self.pairs = pairs
 
 
 def fixed_part(config: dict[str, Any]) -> dict[str, Any]:
@@ -85,35 +103,43 @@ def save(
     world.wait()
 
 
+def check(folder: Path, config: dict[str, Any], world: World) -> None:
+    """Checks that a checkpoint, if there is one, fits a configuration and as many processes.
+
+    Raises:
+        ValueError: if it does not, with the keys that differ.
+        FormatError: if it is damaged.
+    """
+    path = folder / NAME
+    if path.exists():
+        with _understood(path):
+            _agree(path, read_value(path), config, world)
+
+
 def restore(
     folder: Path,
     model: nn.Module,
     optimizer: Optimizer,
     scheduler: Any,
     losses: Tensor,
-    config: dict[str, Any],
     world: World,
 ) -> Progress:
     """Reads the checkpoint, if there is one, into the model and all that trains it.
 
     Raises:
-        ValueError: if it belongs to another configuration, with the keys that differ.
         FormatError: if it is damaged.
     """
     path = folder / NAME
     if not path.exists():
         return Progress()
     tensors, value = read_tensors(path)
-    try:
-        _agree(path, value, config, world)
+    with _understood(path):
         progress = Progress(**value["progress"])
         scheduler.load_state_dict(value["scheduler"])
         for group in optimizer.param_groups:
             _set_rate(group, value["learning_rate"])
         _restore_random_states(tensors, world)
         losses.copy_(tensors[f"losses.{world.rank}"])
-    except (KeyError, TypeError) as error:
-        raise FormatError(f"{path} is not a checkpoint: {error}.") from None
     fill(dict(model.named_parameters()), _under("model.", tensors), path)
     states = _under("optimizer.", tensors)
     for name, parameter in model.named_parameters():
@@ -127,6 +153,14 @@ def restore(
                 device = parameter.device if on_device else tensor.device
                 optimizer.state[parameter][key] = tensor.to(device)
     return progress
+
+
+@contextmanager
+def _understood(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError) as error:
+        raise FormatError(f"{path} is not a checkpoint: {error}.") from None
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -172,7 +172,8 @@ class DataConfig(Section):
             or a list of such pairs.
         validation: the same, for choosing the best model.
         language: the language of all inflection files; without it, it is a file's name up to
-            "-train", "-dev" or "-test", or its first dot.
+            "-train", "-dev" or "-test", or its first dot. Where the training files have one only,
+            the validation files have it, too.
         tokens: of text; inflection is by characters.
         vocabulary_size: the most that a vocabulary holds.
         shared_vocabulary: whether source and target text have one vocabulary.
@@ -237,7 +238,7 @@ class TrainingConfig(Section):
     """
 
     folder: str = "model"
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     batch_size: PositiveInt = 64
     accumulate: PositiveInt = 1
     epochs: PositiveInt = 100

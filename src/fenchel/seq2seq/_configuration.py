@@ -89,7 +89,7 @@ def parse(text: str, overrides: Sequence[str] = (), name: str = "the configurati
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        reasons = "\n  ".join(dict.fromkeys(_reason(part) for part in error.errors()))
+        reasons = "\n  ".join(dict.fromkeys(reason(part) for part in error.errors()))
         raise ConfigError(f"{name} cannot be used:\n  {reasons}") from None
 
 
@@ -115,9 +115,9 @@ def _override(values: dict[str, Any], override: str) -> None:
     values[last] = _yaml(text, repr(override))
 
 
-def _reason(error: Any) -> str:
-    """One of pydantic's errors as a sentence."""
-    place = [part for part in error["loc"] if part not in TAGS]
+def reason(error: Any, inside: Sequence[str] = ()) -> str:
+    """One of pydantic's errors, of a section inside others, as a sentence."""
+    place = [*inside, *(part for part in error["loc"] if part not in TAGS)]
     key = ".".join(str(part) for part in place)
     kind, given = error["type"], error["input"]
     if kind == "extra_forbidden":

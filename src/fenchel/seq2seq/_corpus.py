@@ -12,7 +12,7 @@ from itertools import islice
 import numpy as np
 import torch
 
-from ._batches import EMPTY, Batch
+from ._batches import EMPTY, Batch, batches_within
 from ._data import Pair
 from ._vocabulary import BOS, EOS, PAD, Vocabulary
 
@@ -129,9 +129,10 @@ def shuffled(encoded: Encoded, size: int, seed: tuple[int, ...]) -> list[np.ndar
 
 
 def in_order(encoded: Encoded, size: int) -> list[np.ndarray]:
-    """Batches of up to `size` pairs, shortest targets first, for validation."""
-    order = np.lexsort((encoded.sources.lengths, encoded.targets.lengths))
-    return [order[start : start + size] for start in range(0, len(order), size)]
+    """Batches of up to `size` pairs, shortest first, for validation."""
+    lengths = np.maximum(encoded.sources.lengths, encoded.targets.lengths)
+    order = np.lexsort((encoded.sources.lengths, encoded.targets.lengths, lengths))
+    return [order[rows] for rows in batches_within(lengths[order].tolist(), size)]
 
 
 class Corpus:

@@ -8,6 +8,7 @@ import io
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,17 +72,23 @@ def expand(patterns: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     for pattern in patterns:
-        paths = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+        named = glob.has_magic(pattern) and not Path(pattern).exists()
+        paths = sorted(glob.glob(pattern)) if named else [pattern]
         if not paths:
             raise FileNotFoundError(f"no file is named like {pattern}.")
         found += paths
     return found
 
 
-def _open(path: str) -> io.BufferedIOBase:
+@contextmanager
+def _opened(path: str) -> Iterator[io.BufferedIOBase]:
+    """The bytes of a file, plain or gzip; it is opened once, for a pipe has no second beginning."""
     with open(path, "rb") as file:
-        compressed = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rb") if compressed else open(path, "rb")
+        if file.peek(2)[:2] != b"\x1f\x8b":
+            yield file
+            return
+        with gzip.open(file, "rb") as inside:
+            yield inside
 
 
 def lines(path: str, malformed: Malformed) -> Iterator[tuple[int, str | None]]:
@@ -92,7 +99,7 @@ def lines(path: str, malformed: Malformed) -> Iterator[tuple[int, str | None]]:
         OSError: where the file cannot be read.
     """
     number = 0
-    with _open(path) as file:
+    with _opened(path) as file:
         while True:
             try:
                 raw = file.readline(LONGEST_LINE + 1)
@@ -112,6 +119,12 @@ def lines(path: str, malformed: Malformed) -> Iterator[tuple[int, str | None]]:
             except UnicodeDecodeError as error:
                 malformed.add(path, number, f"not UTF-8 at byte {error.start + 1}")
                 yield number, None
+
+
+def _filled(columns: Sequence[str]) -> bool:
+    """Whether no column is blank, and there is a tag in the last one."""
+    *texts, tags = columns
+    return all(text.strip() for text in (*texts, tags.replace(";", "")))
 
 
 def inflections(
@@ -135,7 +148,7 @@ def inflections(
             if len(columns) != 3:
                 reason = f"expected 3 columns (lemma, form, tags), got {len(columns)}"
                 malformed.add(path, number, reason)
-            elif not all(column.strip() for column in columns):
+            elif not _filled(columns):
                 malformed.add(path, number, "a column is empty")
             else:
                 lemma, form, tags = columns
@@ -149,7 +162,7 @@ def covered(path: str, malformed: Malformed, language: str | None = None) -> Ite
         if line is None or not line:
             continue
         columns = line.split("\t")
-        if len(columns) != 2 or not all(column.strip() for column in columns):
+        if len(columns) != 2 or not _filled(columns):
             malformed.add(path, number, "expected 2 columns (lemma, tags)")
         else:
             yield f"{columns[0]}\t{columns[1]}\t{spoken}"
@@ -180,9 +193,11 @@ def parallel(files: Sequence[ParallelFiles], malformed: Malformed) -> Iterator[P
             raise DataError(f"{pair.source} ends before line {number + 1} of {pair.target}.")
 
 
-def pairs(data: DataConfig, split: str, malformed: Malformed) -> Iterator[Pair]:
-    """The pairs of the split "train" or "validation"."""
+def pairs(
+    data: DataConfig, split: str, malformed: Malformed, language: str | None = None
+) -> Iterator[Pair]:
+    """The pairs of the split "train" or "validation"; of a language, if the data name none."""
     files = getattr(data, split)
     if data.task == "inflection":
-        return inflections(files, malformed, data.language)
+        return inflections(files, malformed, data.language or language)
     return parallel(files, malformed)

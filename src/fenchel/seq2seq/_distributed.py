@@ -67,7 +67,7 @@ def device_of(choice: str) -> torch.device:
     if choice == "cpu" or (choice == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise ValueError("`training.device` is cuda, but PyTorch sees no GPU; try auto.")
+        raise ValueError("the device should be cuda, but PyTorch sees no GPU; try auto.")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 

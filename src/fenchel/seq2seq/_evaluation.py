@@ -9,19 +9,23 @@ from typing import Any
 
 import torch
 
-from ._batches import padded
+from .. import _checks
+from ._batches import batches_within, padded
 from ._corpus import encode
 from ._data import Pair
 from ._distributed import World
+from ._ensemble import Decoder
 from ._hypotheses import Result
 from ._metrics import SCORES
 from ._model import Seq2Seq
 from ._search import search
 from ._validation import validate
 
+NOTHING = Result([], exact=False, complete=False, bound=1.0, limited=False)
+
 
 def decode(
-    models: Sequence[Seq2Seq],
+    models: Seq2Seq | Sequence[Seq2Seq],
     texts: Sequence[str],
     *,
     batch_size: int = 256,
@@ -34,12 +38,14 @@ def decode(
     """Searches the outputs of texts, in batches of similar lengths.
 
     Args:
-        models: one, or an ensemble; all with the same vocabularies, on one device.
-        texts: as the source vocabulary encodes them.
-        batch_size: texts searched at once.
+        models: one, or a list that is an ensemble, with the same vocabularies, on one device.
+        texts: as the source vocabulary encodes them; one of no token has no hypothesis.
+        batch_size: texts searched at once; fewer, where they are so long that it takes memory.
         method, beam, nbest, max_length, attention: as for `search`.
     Returns:
         One result for each text, in their order.
+    Raises:
+        TypeError, ValueError: if an argument is wrong, or a text cannot be read.
 
     >>> from fenchel.seq2seq import Characters, ModelConfig
     >>> letters = Characters("abc")
@@ -47,15 +53,18 @@ def decode(
     >>> len(decode([model], ["abc", "a"], max_length=5))
     2
     """
+    _checks.texts(texts)
+    _checks.size("batch_size", batch_size)
+    models = _checks.decoders(models, Decoder)
     source = models[0].source
     device = next(models[0].parameters()).device
     ids = [source.encode(text) for text in texts]
-    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+    order = sorted((i for i in range(len(ids)) if ids[i]), key=lambda i: len(ids[i]))
     found: dict[int, Result] = {}
-    for start in range(0, len(order), batch_size):
-        chosen = order[start : start + batch_size]
+    for rows in batches_within([len(ids[i]) for i in order], batch_size):
+        chosen = order[rows]
         results = search(
-            list(models),
+            models,
             padded([ids[i] for i in chosen]).to(device),
             torch.tensor([len(ids[i]) for i in chosen], device=device),
             method=method,
@@ -65,7 +74,7 @@ def decode(
             attention=attention,
         )
         found.update(zip(chosen, results, strict=True))
-    return [found[i] for i in range(len(ids))]
+    return [found.get(i, NOTHING) for i in range(len(ids))]
 
 
 def best_texts(model: Seq2Seq, results: Sequence[Result]) -> list[str]:
@@ -105,7 +114,7 @@ class Evaluation:
 
 
 def evaluate(
-    models: Sequence[Seq2Seq],
+    models: Seq2Seq | Sequence[Seq2Seq],
     pairs: Sequence[Pair],
     task: str,
     *,
@@ -117,12 +126,12 @@ def evaluate(
     """Decodes the sources of pairs, and scores the outputs against the targets.
 
     Args:
-        models: one, or an ensemble.
+        models: one, or a list that is an ensemble.
         pairs: sources and references.
         task: "inflection", "translation" or "summarization".
         batch_size, method, beam, max_length: as for `decode`.
     Raises:
-        ValueError: if there are no pairs.
+        TypeError, ValueError: if an argument is wrong, or there are no pairs.
 
     >>> from fenchel.seq2seq import Characters, ModelConfig
     >>> letters = Characters("abc")
@@ -131,6 +140,8 @@ def evaluate(
     >>> found.pairs, sorted(found.scores)
     (2, ['BLEU', 'chrF'])
     """
+    _checks.choice("task", task, tuple(SCORES))
+    models = _checks.decoders(models, Decoder)
     if not pairs:
         raise ValueError("there is no pair to evaluate.")
     sources, references = [s for s, _ in pairs], [r for _, r in pairs]
@@ -138,14 +149,13 @@ def evaluate(
         models, sources, batch_size=batch_size, method=method, beam=beam, max_length=max_length
     )
     outputs = best_texts(models[0], results)
-    score = SCORES[task]
     languages: dict[str, dict[str, float]] = {}
     if task == "inflection":
         languages = _by_language(sources, outputs, references)
         names = next(iter(languages.values()))
         scores = {n: sum(s[n] for s in languages.values()) / len(languages) for n in names}
     else:
-        scores = score(outputs, references)
+        scores = SCORES[task](outputs, references)
     sparsity = {**_nonzeros(models, pairs, batch_size), **_shares(results)}
     return Evaluation(scores, languages, sparsity, outputs, len(pairs))
 

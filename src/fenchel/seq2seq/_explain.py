@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -130,6 +131,7 @@ def explain(
     >>> found.source, [position.token for position in found.reference]
     (('c', 'a', 'b'), ['a', 'b', 'end'])
     """
+    _checks.text("text", text)
     _checks.size("shown", shown)
     ensemble = Ensemble(models)
     model = ensemble.models[0]
@@ -149,10 +151,13 @@ def explain(
     )
     first = result.hypotheses[:shown]
     targets = tuple(_read(model.target, each) for each in first)
-    positions = _force(ensemble, source, lengths, reference, shown) if reference else ()
+    positions = ()
+    if reference is not None:
+        _checks.text("reference", reference)
+        positions = _force(ensemble, source, lengths, reference, shown)
     return Explanation(
         text=text,
-        source=tuple(model.source.tokens(ids)),
+        source=tuple(_names(model.source, ids)),
         result=result,
         outputs=tuple(model.target.decode(list(each.tokens)) for each in first),
         targets=targets,
@@ -163,9 +168,30 @@ def explain(
     )
 
 
+def _names(vocabulary: Vocabulary, ids: Sequence[int]) -> list[str]:
+    """The tokens as a reader sees them."""
+    return [visible(token) for token in vocabulary.tokens(ids)]
+
+
+def visible(token: str) -> str:
+    """A token that can be seen, and is not taken for the end of the sequence.
+
+    >>> [visible(token) for token in ("a", " ", "end", "\\u200b", "\\u0301")]
+    ['a', '␣', '“end”', 'U+200B', '◌́']
+    """
+    if token == END:
+        return f"“{END}”"
+    if unicodedata.combining(token[:1] or " "):
+        token = f"◌{token}"
+    return "".join(
+        "␣" if each == " " else each if each.isprintable() else f"U+{ord(each):04X}"
+        for each in token
+    )
+
+
 def _read(vocabulary: Vocabulary, hypothesis: Hypothesis) -> tuple[str, ...]:
-    end = (END,) if hypothesis.finished else ("…",)
-    return (*vocabulary.tokens(list(hypothesis.tokens)), *end)
+    end = END if hypothesis.finished else "…"
+    return (*_names(vocabulary, hypothesis.tokens), end)
 
 
 def _force(
@@ -175,7 +201,7 @@ def _force(
     vocabulary = ensemble.models[0].target
     ids = vocabulary.encode(reference)
     _checks.not_empty("reference", reference, ids)
-    names = [*vocabulary.tokens(ids), END]
+    names = [*_names(vocabulary, ids), END]
     positions = []
     with ensemble.evaluating():
         states = ensemble.start(source, lengths)
@@ -186,7 +212,7 @@ def _force(
             classes = row.topk(min(most, support)).indices.tolist()
             if row[token] > 0 and token not in classes:
                 classes[-1] = token
-            words = [END if c == EOS else vocabulary.tokens([c])[0] for c in classes]
+            words = [END if c == EOS else _names(vocabulary, [c])[0] for c in classes]
             short = tuple(zip(words, row[classes].tolist(), strict=True))
             positions.append(Position(name, float(row[token]), short, support - len(short)))
     return tuple(positions)

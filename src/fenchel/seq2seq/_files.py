@@ -27,8 +27,17 @@ class FormatError(ValueError):
 def replacing(path: Path) -> Iterator[Path]:
     """A path to write to, which takes the place of `path` when all is written.
 
-    The path is always the same, so that a process that is killed leaves one file, not many.
+    The path is always the same, so that a process that is killed leaves one file, not many. What
+    is no file, such as a terminal, a pipe or /dev/null, is written to as it is, and a link stays.
+
+    Raises:
+        OSError: as `writable` does.
     """
+    writable(path)
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    path = path.resolve()
     new = path.with_name(f".{path.name}.partial")
     try:
         yield new
@@ -39,6 +48,21 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
+
+
+def writable(path: Path) -> None:
+    """Checks that a file can be written; for whoever works long before it is.
+
+    Raises:
+        OSError: if the path is a folder, or its own folder is missing or not writable.
+    """
+    folder = path.parent
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file in it.")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"the folder {folder} does not exist; create it first.")
+    if not path.exists() and not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"the folder {folder} is not writable; choose another.")
 
 
 def _umask() -> int:
@@ -87,10 +111,17 @@ def read_json(path: Path) -> Any:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], value: Any) -> None:
-    """Writes tensors, and a value as JSON beside them, to one file at once."""
+    """Writes tensors, and a value as JSON beside them, to one file at once.
+
+    Raises:
+        OSError: if that fails, as on a full disk.
+    """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as new:
-        save_file(plain, new, metadata={METADATA: json.dumps(value)})
+        try:
+            save_file(plain, new, metadata={METADATA: json.dumps(value)})
+        except SafetensorError as error:
+            raise OSError(f"{path} cannot be written: {error}.") from None
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
@@ -99,12 +130,27 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
     Raises:
         FormatError: if it is not such a file.
     """
+    with _tensor_file(path) as file:
+        tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return tensors, json.loads(file.metadata()[METADATA])
+
+
+def read_value(path: Path) -> Any:
+    """The value beside the tensors of a file, which are not read.
+
+    Raises:
+        FormatError: if it is not such a file.
+    """
+    with _tensor_file(path) as file:
+        return json.loads(file.metadata()[METADATA])
+
+
+@contextmanager
+def _tensor_file(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return tensors, json.loads(metadata[METADATA])
-    except (SafetensorError, KeyError, ValueError) as error:
+            yield file
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{path} is not a file of this package's tensors: {error}.") from None
 
 
@@ -130,6 +176,11 @@ def fill(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where:
 def full(tensor: Tensor) -> Tensor:
     """A tensor gathered from all processes, if it is divided among them."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # type: ignore[attr-defined]
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This process's part of a tensor, if it is divided among processes."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[attr-defined]
 
 
 def like(tensor: Tensor, other: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from ._config import ModelConfig
+from ._configuration import reason
 from ._files import FormatError, fill, full, read_json, read_tensors, write_json, write_tensors
 from ._model import Seq2Seq
 from ._vocabulary import Vocabulary
@@ -66,8 +67,11 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> Seq2Seq:
     config = read_config(path)
     try:
         architecture = ModelConfig.model_validate(config["model"])
-    except (KeyError, ValidationError) as error:
+    except KeyError as error:
         raise FormatError(f"{path / CONFIG} does not hold a model: {error}.") from None
+    except ValidationError as error:
+        reasons = "; ".join(reason(part, ("model",)) for part in error.errors())
+        raise FormatError(f"{path / CONFIG} does not hold a model: {reasons}") from None
     model = Seq2Seq(architecture, *read_vocabularies(path))
     tensors, _ = read_tensors(path / WEIGHTS)
     fill(dict(model.named_parameters()), tensors, path / WEIGHTS)
@@ -97,7 +101,7 @@ def read_vocabularies(path: Path) -> tuple[Vocabulary, Vocabulary]:
     value = read_json(path / VOCABULARY)
     try:
         return Vocabulary.from_json(value["source"]), Vocabulary.from_json(value["target"])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{path / VOCABULARY} does not hold vocabularies: {error}.") from None
 
 

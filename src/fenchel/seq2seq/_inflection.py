@@ -8,6 +8,9 @@ from typing import Any
 
 from ._vocabulary import SPECIAL, UNK, UNKNOWN, Vocabulary, most_frequent, words_of
 
+QUOTED = 80
+"""How many characters of an input an error repeats."""
+
 
 class Inflection(Vocabulary):
     """The source of inflection: a language, tags, and the characters of a lemma.
@@ -44,6 +47,11 @@ class Inflection(Vocabulary):
             tags.update(_split_tags(bundle))
             languages.add(language or "")
         left = size - len(SPECIAL) - len(languages) - len(tags)
+        if characters and left < 1:
+            raise ValueError(
+                f"{len(languages)} languages and {len(tags)} tags leave no room for characters in "
+                f"{size} tokens; raise `data.vocabulary_size`."
+            )
         return cls(sorted(languages), sorted(tags), most_frequent(characters, left))
 
     @property
@@ -55,12 +63,17 @@ class Inflection(Vocabulary):
         if language is None:
             if len(self.languages) != 1:
                 raise ValueError(
-                    f"name the language of {text!r} after the tags: one of "
+                    f"name the language of {_quoted(text)} after the tags: one of "
                     f"{', '.join(self.languages)}."
                 )
             language = self.languages[0]
+        elif language not in self._language_ids:
+            raise ValueError(
+                f"the language {language!r} of {_quoted(text)} is not one that was learnt: "
+                f"{', '.join(self.languages)}."
+            )
         return [
-            self._language_ids.get(language, UNK),
+            self._language_ids[language],
             *(self._tag_ids.get(tag, UNK) for tag in _split_tags(bundle)),
             *(self._character_ids.get(character, UNK) for character in lemma),
         ]
@@ -86,19 +99,29 @@ class Inflection(Vocabulary):
         }
 
 
+def only_language(vocabulary: Vocabulary) -> str | None:
+    """The language that every input of a vocabulary has, if there is but one."""
+    names = vocabulary.languages if isinstance(vocabulary, Inflection) else []
+    return names[0] if len(names) == 1 else None
+
+
 def _split_tags(bundle: str) -> list[str]:
     return [tag.strip() for tag in bundle.split(";") if tag.strip()]
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= QUOTED else f"{text[:QUOTED]}…")
 
 
 def _columns(text: str, languages: Iterable[str] = ()) -> tuple[str, str, str | None]:
     """Lemma, tags and language (None where it is not named) of a text."""
     if "\t" in text:
         lemma, bundle, *rest = text.split("\t")
-        if len(rest) > 1:
-            raise ValueError(f"expected `lemma TAB tags TAB language`, got {text!r}.")
+        if len(rest) > 1 or not lemma.strip() or not _split_tags(bundle):
+            raise ValueError(f"expected `lemma TAB tags TAB language`, got {_quoted(text)}.")
         return lemma, bundle, rest[0] if rest else None
     words = text.split(" ")
     language = words.pop() if len(words) > 2 and words[-1] in languages else None
-    if len(words) < 2:
-        raise ValueError(f"expected a lemma and tags, such as `draw V;PST`, got {text!r}.")
+    if not "".join(words[:-1]) or not _split_tags(words[-1]):
+        raise ValueError(f"expected a lemma and tags, such as `draw V;PST`, got {_quoted(text)}.")
     return " ".join(words[:-1]), words[-1], language

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
+CELLS = 60_000
+"""The most cells of all attention maps together; a page of more is slow to open."""
+
 
 def percent(p: float) -> str:
     """A probability for a reader; only zero is 0 %, and only one is 100 %.
@@ -68,8 +71,8 @@ def _body(explanation: Explanation) -> Iterator[str]:
     yield "</main>"
     yield '<p id="status" role="status" aria-live="polite"></p>'
     yield (
-        "<footer>Keys: <kbd>Tab</kbd> goes from picture to picture, the arrow keys, "
-        "<kbd>Home</kbd> and <kbd>End</kbd> go through one.</footer>"
+        "<footer>Touch or click anything to read it below. Keys: <kbd>Tab</kbd> goes from picture "
+        "to picture, the arrow keys, <kbd>Home</kbd> and <kbd>End</kbd> go through one.</footer>"
     )
 
 
@@ -104,7 +107,8 @@ def _badges(explanation: Explanation) -> str:
         for name, holds, meaning in marks
     ]
     mass = "100%" if result.complete else percent(min(result.mass, 1 - 1e-9))
-    return f'<p class="badges">{"".join(spans)}<span class="badge">mass {mass}</span></p>'
+    found = f'<span class="badge">{mass} of the probability found</span>'
+    return f'<p class="badges">{"".join(spans)}{found}</p>'
 
 
 def _section(name: str, title: str, note: str) -> str:
@@ -118,8 +122,8 @@ def _hypotheses(explanation: Explanation) -> Iterator[str]:
     yield _section(
         "tree",
         "What the model can say",
-        "Every path is an output. A percentage stands where the model has a choice; on the right "
-        "is the probability of the whole output.",
+        "Every path is an output. The model chooses where a coloured percentage stands; after a "
+        "whole output comes its own probability.",
     )
     yield '<ul class="tree" role="tree" aria-labelledby="tree-title">'
     for child in explanation.tree.children:
@@ -174,11 +178,12 @@ def _token(token: str) -> str:
 def _attention(explanation: Explanation) -> Iterator[str]:
     if not explanation.attention:
         return
+    other = " Choose another output above to see its own." if len(explanation.outputs) > 1 else ""
     yield _section(
         "look",
         "What it looks at",
-        "A row for each token that the model writes, a column for each that it reads. The darker, "
-        "the more weight; an empty cell has a weight of exactly zero.",
+        "A row for each token that the model writes, a column for each that it reads. The stronger "
+        f"the colour, the more weight; an empty cell has a weight of exactly zero.{other}",
     )
     heads = explanation.attention[0].shape[1]
     if heads > 1:
@@ -188,7 +193,15 @@ def _attention(explanation: Explanation) -> Iterator[str]:
             f"{heads} heads</option>{options}</select></label>"
         )
     shown = zip(explanation.outputs, explanation.targets, explanation.attention, strict=True)
+    cells = 0
     for place, (text, target, weights) in enumerate(shown):
+        cells += len(target) * len(explanation.source)
+        if cells > CELLS:
+            yield (
+                '<p class="note">The attention of the other outputs has too many cells for a page; '
+                "<code>fenchel predict --json --attention</code> writes its numbers.</p>"
+            )
+            break
         yield from _map(place, text, target, explanation.source, weights)
     yield "</section>"
 

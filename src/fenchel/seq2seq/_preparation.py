@@ -11,7 +11,7 @@ from ._corpus import Corpus, Encoded, encode
 from ._data import Malformed, pairs
 from ._distributed import World
 from ._folder import read_vocabularies, save_vocabularies
-from ._inflection import Inflection
+from ._inflection import Inflection, only_language
 from ._vocabulary import Characters, Subwords, Vocabulary, Words
 
 NOTHING = "there is no pair to train on; see `data.train` and `data.max_length`."
@@ -43,7 +43,9 @@ def prepare(
     if corpus.dropped:
         note(too_long(corpus.dropped, data))
     lines = Malformed(skip)
-    validation = encode(pairs(data, "validation", lines), source, target)
+    # Of one language, whose name may be a mere "train.tsv", the validation pairs are so, too.
+    held_out = pairs(data, "validation", lines, only_language(source))
+    validation = encode(held_out, source, target)
     _report(lines, note)
     if not len(validation):
         raise ValueError("there is no pair to validate with; see `data.validation`.")
@@ -52,7 +54,7 @@ def prepare(
 
 def too_long(dropped: int, data: DataConfig) -> str:
     """What is said of pairs that are left out."""
-    return f"left out {dropped} pairs longer than {data.max_length} tokens"
+    return f"left out {dropped} pairs of no token, or of more than {data.max_length} on a side"
 
 
 def _report(lines: Malformed, note: Callable[[str], None]) -> None:

@@ -19,7 +19,7 @@ from . import _checkpoint
 from ._config import Config
 from ._corpus import Encoded, shuffled
 from ._distributed import Together, World, world
-from ._files import locked
+from ._files import local, locked
 from ._folder import save_config, save_vocabularies, save_weights
 from ._listener import DivergenceError, Listener, Summary
 from ._log import Log
@@ -81,6 +81,7 @@ class _Training:
         self.config, self.plan, self.folder, self.world = config, config.training, folder, here
         self.listener = listener if here.first else Listener()
         self.dump = config.model_dump(mode="json")
+        _checkpoint.check(folder, self.dump, here)
         torch.manual_seed(self.plan.seed)
         source, target, self.corpus, self.validation = prepare(
             config, folder, here, self.listener.note
@@ -102,8 +103,10 @@ class _Training:
         torch.manual_seed(self.plan.seed + here.rank)  # each process drops other units
         self.losses = torch.zeros((), dtype=torch.float64, device=here.device)
         self.progress = _checkpoint.restore(
-            folder, self.model, self.optimizer, self.scheduler, self.losses, self.dump, here
+            folder, self.model, self.optimizer, self.scheduler, self.losses, here
         )
+        kept = [each for each in (self.corpus.kept, self.validation) if each is not None]
+        self.progress.hold(folder, [len(each) for each in kept])
         if here.first:
             save_config(folder, self.dump)
             save_vocabularies(folder, source, target)
@@ -210,11 +213,7 @@ class _Training:
         """Writes what the steps since the last line were like."""
         progress = self.progress
         loss = float(self.world.sum(self.losses)) / max(progress.tokens, 1)
-        if not math.isfinite(loss):
-            raise DivergenceError(
-                f"the loss is {loss} at step {progress.step}; lower `training.learning_rate` or "
-                "`training.clip`. The last checkpoint is from before that."
-            )
+        self._check(math.isfinite(loss), f"the loss is {loss}")
         now = time.monotonic()
         rate = progress.tokens / max(now - self._logged, 1e-9)
         self._logged = now
@@ -233,10 +232,12 @@ class _Training:
         A validation that is not due, at the end, leaves no trace in a training that goes on.
         """
         progress = self.progress
+        self._check_weights()
         with self._autocast():
             metrics = validate(
                 self.model, self.validation, self.config.search.batch_size, self.world
             )
+        self._check(math.isfinite(metrics.loss), f"the loss is {metrics.loss}")
         if due:
             self.scheduler.step(metrics.loss)
         found = metrics.to_json()
@@ -254,6 +255,20 @@ class _Training:
         self.listener.validated(replace(progress), metrics, best)
         self._save()
 
+    def _check(self, finite: bool, otherwise: str) -> None:
+        """Raises if training has diverged, before that reaches a file."""
+        if not finite:
+            raise DivergenceError(
+                f"{otherwise} at step {self.progress.step}; lower `training.learning_rate` or "
+                "`training.clip`. The last checkpoint is from before that."
+            )
+
+    def _check_weights(self) -> None:
+        """Raises if a weight, or a loss since the last line of the log, is no number."""
+        values = [*map(local, self.model.parameters()), self.losses]
+        wrong = torch.stack([(~value.isfinite()).sum() for value in values]).sum()
+        self._check(not self.world.sum(wrong), "weights or the loss are not finite")
+
     def _goodness(self, metrics: dict[str, float]) -> tuple[float, float]:
         """What the best model has the most of; the loss decides among equals."""
         loss = -metrics["loss"]
@@ -261,6 +276,7 @@ class _Training:
 
     def _save(self) -> None:
         """Writes the last checkpoint."""
+        self._check_weights()
         self.progress.seconds = self._spent + time.monotonic() - self._since
         _checkpoint.save(
             self.folder,

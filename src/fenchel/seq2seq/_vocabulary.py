@@ -7,11 +7,16 @@ import base64
 import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from random import Random
 from typing import Any, ClassVar
 
 PAD, BOS, EOS, UNK = range(4)
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+SAMPLE = 2_000_000
+"""The most texts that subwords are learnt from."""
+LONGEST_TEXT = 1 << 20
+"""In bytes; sentencepiece would leave out whole documents."""
 
 _KINDS: dict[str, type[Vocabulary]] = {}
 
@@ -93,6 +98,17 @@ def most_frequent(counts: Counter[str], size: int) -> list[str]:
     ]
 
 
+def sampled(texts: Iterable[str], most: int) -> list[str]:
+    """All texts, or `most` of them, each as likely as any other, and the same ones every time."""
+    random, chosen = Random(0), list[str]()
+    for place, text in enumerate(texts):
+        if place < most:
+            chosen.append(text)
+        elif (other := random.randrange(place + 1)) < most:
+            chosen[other] = text
+    return chosen
+
+
 class _Table(Vocabulary):
     """A list of tokens."""
 
@@ -171,17 +187,25 @@ class Subwords(Vocabulary):
         import sentencepiece
 
         self._model = model
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError:
+            raise ValueError("the subwords are not a model of sentencepiece.") from None
 
     @classmethod
     def build(cls, texts: Iterable[str], size: int) -> Vocabulary:
-        """Learns up to `size` subwords from texts."""
+        """Learns up to `size` subwords from texts, or from two million of them if there are more:
+        sentencepiece holds them all in memory."""
         import sentencepiece
 
+        chosen = sampled(texts, SAMPLE)
+        if not chosen:
+            raise ValueError("there is no text to learn subwords from; see `data.train`.")
         written = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(texts),
+                sentence_iterator=iter(chosen),
+                max_sentence_length=LONGEST_TEXT,
                 model_writer=written,
                 model_type="bpe",
                 vocab_size=size,
