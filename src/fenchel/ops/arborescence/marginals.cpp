@@ -5,9 +5,10 @@
 #include <vector>
 
 #include "math.hpp"
-#include "scaled.hpp"
 #include "structure.hpp"
 #include "sums.hpp"
+#include "vast.hpp"
+#include "wide.hpp"
 
 namespace fenchel {
 namespace {
@@ -25,8 +26,6 @@ FENCHEL_INLINE Lane operator/(Lane a, Lane b) { return {a.v / b.v}; }
 
 // Scores that lie this close together make weights that neither overflow nor underflow.
 constexpr double kNear = 600;
-// Sums of scores up to this have room in a wide number.
-constexpr double kWide = 0x1p40;
 
 template <class T>
 struct Sentences {
@@ -64,7 +63,8 @@ class Forest {
       if (fits_[lane] != 0) {
         if (all.values) all.values[row] = value.v[lane];
       } else if (trouble_[lane] == 0) {
-        size_[lane] <= kWide ? answer_alone(all, row, lane, wide_) : answer_alone(all, row, lane, vast_);
+        if (high_[lane] > kFar || !answer_alone(all, row, lane, wide_, -kFar))
+          if (!answer_alone(all, row, lane, vast_, kNone)) give_up(all, row, kNone);
       } else {
         give_up(all, row, trouble_[lane]);
       }
@@ -79,7 +79,7 @@ class Forest {
   TreeSums<Vast> vast_;
   std::unique_ptr<Lane[]> score_, root_;  // rescaled; −inf on the diagonal
   std::unique_ptr<Lane[]> most_;          // what was subtracted
-  Vec<double> base_, size_, trouble_;     // size: of the largest score; trouble: 0, −inf for no tree, or NaN
+  Vec<double> base_, high_, trouble_;     // high: the largest score; trouble: 0, −inf for no tree, or NaN
   VecInt<double> fits_;                   // whether the weights have room in a double
 
   // Between matrices of sentences, of `stride` words, and lanes, a few entries of all sentences at a time.
@@ -117,8 +117,8 @@ class Forest {
   void rescale() {
     const Vec<double> zero = {}, none = splat<double>(kNone);
     VecInt<double> bad = {}, orphan = {}, lost = {}, forbids = {};
-    Vec<double> spread = {}, top = single_root_ ? none : zero, low = zero;
-    base_ = size_ = zero;
+    Vec<double> spread = {}, least = {}, top = single_root_ ? none : zero, low = zero;
+    base_ = zero, high_ = none;
     for (int64_t d = 0; d < n_; ++d) {
       root_[d] = score_[d * n_ + d];
       most_[d].v = single_root_ ? none : root_[d].v;
@@ -127,7 +127,8 @@ class Forest {
       for (int64_t d = 0; d < n_; ++d) {
         const Vec<double> s = score_[h * n_ + d].v;
         bad |= ~(s < kInf<double>);
-        size_ = s > none ? max<double>(size_, max<double>(s, -s)) : size_;
+        high_ = max<double>(high_, s);
+        least = s > none && s < least ? s : least;
         if (h != d) most_[d].v = max<double>(most_[d].v, s);
       }
     for (int64_t d = 0; d < n_; ++d) {
@@ -159,7 +160,7 @@ class Forest {
     spread = -low;
     spread = forbids ? spread * static_cast<double>(n_) : spread;
     trouble_ = bad ? splat<double>(std::numeric_limits<double>::quiet_NaN()) : lost ? none : zero;
-    fits_ = ~orphan & (spread <= kNear) & (size_ <= kFar) & (trouble_ == zero);
+    fits_ = ~orphan & (spread <= kNear) & (high_ <= kFar) & (least >= -kFar) & (trouble_ == zero);
   }
 
   // The log-partitions. A lane whose weights have no room gets weights of one.
@@ -193,9 +194,10 @@ class Forest {
     std::fill(to, to + all.n * all.n, why == why ? T(0) : std::numeric_limits<T>::quiet_NaN());
   }
 
-  // One sentence in numbers of any size. A single root's weights have an ε each; a tree has one of them.
+  // One sentence in numbers of more room; false if it has no tree, or a log-partition below the least. The
+  // weights of a single root are rare: a tree has one of them.
   template <class T, class Num>
-  void answer_alone(const Sentences<T>& all, int64_t row, int64_t lane, TreeSums<Num>& sums) {
+  bool answer_alone(const Sentences<T>& all, int64_t row, int64_t lane, TreeSums<Num>& sums, double least) {
     const int64_t n = n_, stride = all.n;
     const T* scores = all.scores + row * stride * stride;
     sums.resize(n);
@@ -203,19 +205,20 @@ class Forest {
       for (int64_t d = 0; d < n; ++d) {
         const Num weight = Num::exp(static_cast<double>(scores[h * stride + d]));
         sums.arcs[h * n + d] = h == d ? Num() : weight;
-        if (h == d) sums.root[d] = weight;
-        if (h == d && single_root_) sums.root[d].rare = 1;
+        if (h == d) sums.root[d] = single_root_ ? weight.rarely() : weight;
         if (all.direction) sums.direction[h * n + d] = Num(lanes_.direction[h * n + d].v[lane]);
       }
     Num total(1.0);
     sums.eliminate(false, [&](const Num& s) { total = total * s; });
-    if (!(total.part > 0) || (single_root_ && total.rare > 1)) return give_up(all, row, kNone);
-    give_up(all, row, total.logarithm());
-    if (!all.shares) return;
+    if (!(total.part > 0) || (single_root_ && total.rarity() > 1) || !(total.log() >= least)) return false;
+    if (all.values) all.values[row] = total.log();
+    if (!all.shares) return true;
     all.direction ? sums.product(false) : sums.marginals(false);
     T* to = all.shares + row * stride * stride;
+    std::fill(to, to + stride * stride, T(0));
     for (int64_t h = 0; h < n; ++h)
       for (int64_t d = 0; d < n; ++d) to[h * stride + d] = static_cast<T>(narrow(sums.shares[h * n + d]));
+    return true;
   }
 };
 

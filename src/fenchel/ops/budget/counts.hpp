@@ -3,14 +3,14 @@
 // α[i][j] is the log-sum over choices of j among the first i entries. Given j, the i-th is chosen with
 // probability taken[i][j] = exp(α[i−1][j−1] + s_i − α[i][j]) and left with left[i][j] = exp(α[i−1][j] −
 // α[i][j]); going back from the last entry, the marginals follow by multiplication alone. Where scores
-// are so large that α would be rounded too much, it is found again in scaled numbers.
+// are so large that α would be rounded too much, it is found again in numbers of any size.
 #pragma once
 
 #include <vector>
 
 #include "inference.hpp"
 #include "math.hpp"
-#include "scaled.hpp"
+#include "vast.hpp"
 
 namespace fenchel {
 
@@ -51,7 +51,7 @@ class Counts {
     const double value = top == kNone ? kNone : top + std::log(mass);
     for (int64_t j = 0; j < stride_; ++j) mu_[j] = mu_[j] == kNone ? 0 : std::exp(mu_[j] - value);
     if (!solvable) return std::numeric_limits<double>::quiet_NaN();
-    return is_far(highest, value) ? forward_scaled() : value;
+    return is_far(highest, value) ? forward_vast() : value;
   }
 
   template <class T>
@@ -92,7 +92,7 @@ class Counts {
   // Entry −1 of a row, and those behind it, may be read.
   double* row(Workspace& table, int64_t i) { return table.data() + i * stride_ + kLanes<double>; }
 
-  double forward_scaled() {
+  double forward_vast() {
     std::vector<Vast> alpha(k_ + 1);
     alpha[0] = Vast(1.0);
     for (int64_t i = 1; i <= n_; ++i) {
@@ -109,7 +109,7 @@ class Counts {
     for (int64_t j = exact_ ? k_ : 0; j <= k_; ++j) total = total + alpha[j];
     mu_.fill(stride_, 0);
     for (int64_t j = exact_ ? k_ : 0; j <= k_; ++j) row(mu_, 0)[j] = ratio(alpha[j], total);
-    return total.part > 0 ? total.logarithm() : kNone;
+    return total.part > 0 ? total.log() : kNone;
   }
 
   void step(int64_t i) {

@@ -1,13 +1,13 @@
 // Log-partition, marginals and their derivative of the projective trees of one sentence: the sums over spans
 // (inside), and their gradient from the widest span down (outside).
-// Where scores are so large that log-sums would be rounded too much, the sums are scaled numbers instead.
+// Where scores are so large that log-sums would be rounded too much, the sums are numbers of any size instead.
 #pragma once
 
 #include <vector>
 
 #include "inference.hpp"
 #include "math.hpp"
-#include "scaled.hpp"
+#include "vast.hpp"
 #include "spans.hpp"
 
 namespace fenchel {
@@ -41,7 +41,7 @@ class SpanSums {
     const double value = single_root_ ? add_roots() : value_[at(kRight, nodes_ - 1, 0)];
     double highest = kNone;
     for (int64_t k = 0; k < n_ * n_; ++k) highest = std::fmax(highest, scores_[k]);
-    return is_far(highest, value) ? forward_scaled() : value;
+    return is_far(highest, value) ? forward_vast() : value;
   }
 
   template <class T>
@@ -99,7 +99,7 @@ class SpanSums {
     return top + std::log(mass);
   }
 
-  double forward_scaled() {
+  double forward_vast() {
     const Sentence sentence(scores_.data(), static_cast<int>(n_), single_root_);
     sums_.assign(kTables * table_, Vast());
     for (int64_t i = 0; i < nodes_; ++i) sums_[at(kRight, 0, i)] = sums_[at(kLeft, 0, i)] = Vast(1.0);
@@ -119,7 +119,7 @@ class SpanSums {
       total = total + roots[r];
     }
     for (int64_t r = 0; single_root_ && r < n_; ++r) goal_[r] = ratio(roots[r], total);
-    return total.part > 0 ? total.logarithm() : kNone;
+    return total.part > 0 ? total.log() : kNone;
   }
   template <Table kTable>
   Vast ways(int64_t w, int64_t i) const {
@@ -156,11 +156,11 @@ class SpanSums {
 
   // The probability of one way among those of its span, whose log-sum is given.
   FENCHEL_INLINE Vec<double> chance(int64_t a, int64_t b, int64_t own, Vec<double> all) const {
-    if (!sums_.empty()) return chance_scaled(a, b, own);
+    if (!sums_.empty()) return chance_vast(a, b, own);
     const double* x = value_.data();
     return exp<double>((load<double>(x + a) + load<double>(x + b)) - (all > kNone ? all : Vec<double>{}));
   }
-  Vec<double> chance_scaled(int64_t a, int64_t b, int64_t own) const {
+  Vec<double> chance_vast(int64_t a, int64_t b, int64_t own) const {
     Vec<double> p;
     for (int64_t k = 0; k < kLanes<double>; ++k) p[k] = ratio(sums_[a + k] * sums_[b + k], sums_[own + k]);
     return p;

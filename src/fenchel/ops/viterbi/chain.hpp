@@ -4,14 +4,14 @@
 // tag b and the scores so far, P[a][b] = exp(α[a] + T[a][b] − log Σ_a exp(α[a] + T[a][b])). From the end
 // backwards the marginals follow by multiplication alone, μ'[a] = Σ_b P[a][b] μ[b]: there is no second
 // sweep of exponentials, and nothing is ever subtracted. Where scores are so large that α would be rounded too
-// much, the forward pass is done again in scaled numbers; what it keeps has room in a double.
+// much, the forward pass is done again in numbers of any size; what it keeps has room in a double.
 #pragma once
 
 #include <vector>
 
 #include "inference.hpp"
 #include "math.hpp"
-#include "scaled.hpp"
+#include "vast.hpp"
 
 namespace fenchel {
 
@@ -65,7 +65,7 @@ class Chain {
     const double value = softmax(alpha_.data() + (n - 1) * width_, width_, mu_.data());
     if (!solvable) return std::numeric_limits<double>::quiet_NaN();
     return is_far(largest(reinterpret_cast<const double*>(&largest_), kLanes<double>), value)
-               ? forward_scaled(transitions)
+               ? forward_vast(transitions)
                : value;
   }
 
@@ -120,9 +120,9 @@ class Chain {
   Workspace slope_, mean_, turn_, mu_slope_;                  // the direction's share in α, and in T
   Workspace next_mu_, next_slope_;
 
-  // The same in scaled numbers, from scores that have been read.
+  // The same in numbers of any size, from scores that have been read.
   template <class T>
-  double forward_scaled(const T* transitions) {
+  double forward_vast(const T* transitions) {
     std::vector<Vast> alpha(m_), next(m_), ways(m_);
     for (int64_t b = 0; b < m_; ++b) alpha[b] = Vast::exp(score_[b]);
     for (int64_t i = 0; i + 1 < n_; ++i) {
@@ -142,7 +142,7 @@ class Chain {
     Vast total;
     for (int64_t b = 0; b < m_; ++b) total = total + alpha[b];
     for (int64_t b = 0; b < m_; ++b) mu_[b] = ratio(alpha[b], total);
-    return total.part > 0 ? total.logarithm() : kNone;
+    return total.part > 0 ? total.log() : kNone;
   }
 
   // Rows of m entries as padded rows of doubles; whether none is NaN or +inf. Whole vectors are read, of

@@ -18,7 +18,6 @@ inline bool is_far(double largest, double value) {
 
 // A logarithm in fixed point, a multiple of 2^−64 in two's complement: sums of scores are exact, so that
 // structures that share a large score differ by their small ones, and equal sums are equal.
-template <int kLimbs>
 class Log {
  public:
   Log() = default;
@@ -75,99 +74,97 @@ class Log {
   }
 
  private:
+  // For the sum of 2^60 scores of any size that a double has.
+  static constexpr int kLimbs = 18;
   uint64_t limb_[kLimbs] = {};
   bool is_negative() const { return limb_[kLimbs - 1] >> 63; }
 };
 
-// part · e^log · ε^rare for an infinitely small ε; part = 0 or 2^−128 ≤ |part| < 2^128.
-template <int kLimbs>
-struct Scaled {
+// part · e^exponent · ε^rare for an infinitely small ε; part = 0 or 2^−128 ≤ |part| < 2^128.
+struct Vast {
   double part = 0;
   int64_t rare = 0;
-  Log<kLimbs> log;
+  Log exponent;
 
-  Scaled() = default;
-  Scaled(double value) : part(value) { settle(); }
+  Vast() = default;
+  Vast(double value) : part(value) { settle(); }
 
   // e^x, zero for −inf.
-  static Scaled exp(double x) {
-    Scaled y;
+  static Vast exp(double x) {
+    Vast y;
     if (!(x > -INFINITY)) return y;
     y.part = 1;
-    y.log = Log<kLimbs>(x);
+    y.exponent = Log(x);
     return y;
   }
   // The logarithm of a positive number, without ε.
-  double logarithm() const { return log.value() + std::log(part); }
+  double log() const { return exponent.value() + std::log(part); }
+
+  Vast rarely() const {
+    Vast y = *this;
+    ++y.rare;
+    return y;
+  }
+  int64_t rarity() const { return rare; }
 
   void settle() {
     static constexpr uint64_t kWhole = 177, kFraction = 0x7217f7d1cf79abca;  // 256 ln 2
     while (std::fabs(part) >= 0x1p128 && std::isfinite(part)) {
       part *= 0x1p-256;
-      log += Log<kLimbs>(kWhole, kFraction);
+      exponent += Log(kWhole, kFraction);
     }
     while (std::fabs(part) < 0x1p-128 && part != 0) {
       part *= 0x1p256;
-      log -= Log<kLimbs>(kWhole, kFraction);
+      exponent -= Log(kWhole, kFraction);
     }
   }
 };
 
-template <int kLimbs>
-inline Scaled<kLimbs> operator*(Scaled<kLimbs> a, const Scaled<kLimbs>& b) {
+inline Vast operator*(Vast a, const Vast& b) {
   a.part *= b.part;
   if (a.part == 0) return {};
   a.rare += b.rare;
-  a.log += b.log;
+  a.exponent += b.exponent;
   a.settle();
   return a;
 }
-template <int kLimbs>
-inline Scaled<kLimbs> operator/(Scaled<kLimbs> a, const Scaled<kLimbs>& b) {
+inline Vast operator/(Vast a, const Vast& b) {
   a.part /= b.part;
   if (a.part == 0) return {};
   a.rare -= b.rare;
-  a.log -= b.log;
+  a.exponent -= b.exponent;
   a.settle();
   return a;
 }
-template <int kLimbs>
-inline Scaled<kLimbs> operator-(Scaled<kLimbs> a) {
+inline Vast operator-(Vast a) {
   a.part = -a.part;
   return a;
 }
-template <int kLimbs>
-inline Scaled<kLimbs> operator+(const Scaled<kLimbs>& a, const Scaled<kLimbs>& b) {
+inline Vast operator+(const Vast& a, const Vast& b) {
   if (a.part == 0 || b.part == 0) return a.part == 0 ? b : a;
   if (a.rare != b.rare) return a.rare < b.rare ? a : b;
-  const double apart = (b.log - a.log).near();
-  Scaled<kLimbs> sum = apart > 0 ? b : a;
-  sum.part += (apart > 0 ? a.part : b.part) * std::exp(-std::fabs(apart));
+  const double apart = (b.exponent - a.exponent).near();
+  Vast sum = apart > 0 ? b : a;
+  if (std::fabs(apart) > 250) return sum;  // 256 ln 2 of the parts, 53 ln 2 of a double
+  const double other = apart > 0 ? a.part : b.part;
+  sum.part += apart == 0 ? other : other * std::exp(-std::fabs(apart));
   sum.settle();
   return sum;
 }
-template <int kLimbs>
-inline Scaled<kLimbs> operator+(const Scaled<kLimbs>& a, double b) {
-  return a + Scaled<kLimbs>(b);
+inline Vast operator+(const Vast& a, double b) {
+  return a + Vast(b);
 }
-template <int kLimbs>
-inline Scaled<kLimbs> operator-(const Scaled<kLimbs>& a, const Scaled<kLimbs>& b) {
+inline Vast operator-(const Vast& a, const Vast& b) {
   return a + -b;
 }
 
 // As a double, zero or infinite where it has no room; zero if it has an ε.
-template <int kLimbs>
-inline double narrow(const Scaled<kLimbs>& x) {
-  return x.part == 0 || x.rare > 0 ? 0 : x.part * std::exp(x.log.near());
+inline double narrow(const Vast& x) {
+  return x.part == 0 || x.rare > 0 ? 0 : x.part * std::exp(x.exponent.near());
 }
 // a / b as a double, zero where both are.
-template <int kLimbs>
-inline double ratio(const Scaled<kLimbs>& a, const Scaled<kLimbs>& b) {
+inline double ratio(const Vast& a, const Vast& b) {
   return a.part == 0 ? 0 : narrow(a / b);
 }
-
-// Room for the sum of any scores that a double has room for, if they are less than 2^60; and a small one.
-using Vast = Scaled<18>;
-using Wide = Scaled<2>;
 
 }  // namespace fenchel
