@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -52,7 +53,10 @@ def additional_fits(
     name: str, shape: torch.Size, own: list[tuple[int, ...]], batch: torch.Size
 ) -> int:
     """How many dimensions of an additional score belong to one instance, where those may be any of
-    `own` and the others broadcast to the batch."""
+    `own` and the others broadcast to the batch.
+
+    One of `own` has no dimension for positions, the others have it first.
+    """
 
     def fits(tail: tuple[int, ...]) -> bool:
         cut = len(shape) - len(tail)
@@ -61,15 +65,19 @@ def additional_fits(
         lead = tuple(shape[:cut])
         return all(a in (1, b) for a, b in zip(lead[::-1], batch[::-1], strict=False))
 
-    found = [tail for tail in own if fits(tail)]
-    if len(found) == 1:
-        return len(found[0])
-    wanted = " or ".join(f"(..., {', '.join(map(str, tail))})" for tail in own)
+    found = sorted((tail for tail in set(own) if fits(tail)), key=len)
+    if found and (len(found) == 1 or shape.numel() <= math.prod(found[0])):
+        whole = len(shape) == len(batch) + len(found[0])  # all read a single one alike
+        return len(found[0] if whole else found[-1])
     if found:
+        k, n = len(batch), len(found[0])
+        each = (*(1,) * (k + n - len(shape)), *shape[:-n], 1, *shape[-n:])
+        position = (*(1,) * (k + n + 1 - len(shape)), *shape)
         raise ValueError(
-            f"`{name}` of shape {tuple(shape)} can be read as {wanted} with batch dimensions "
-            f"{tuple(batch)}; give it all batch dimensions, of size 1 where they are shared."
+            f"`{name}` of shape {tuple(shape)} can be one for each instance, or one for each "
+            f"position; say which by all dimensions, {each} or {position}."
         )
+    wanted = " or ".join(f"(..., {', '.join(map(str, tail))})" for tail in own)
     raise ValueError(
         f"`{name}` must have shape {wanted}, where ... broadcasts to the batch dimensions "
         f"{tuple(batch)} of `scores`; got {tuple(shape)}."
@@ -190,11 +198,13 @@ def vertex(name: str, value: Tensor, coded: bool) -> None:
     )
 
 
-def like_additional(value: Any, batch: torch.Size, additional: Tensor) -> Tensor:
-    """The target (B, …) of additional scores (B or 1, …)."""
+def like_additional(
+    value: Any, batch: torch.Size, own: tuple[int, ...], additional: Tensor
+) -> Tensor:
+    """The target (B, …) of additional scores (B or 1, …), which one instance was given as `own`."""
     if not isinstance(value, Tensor):
         raise TypeError(f"`target` must be a torch.Tensor, or a pair of them; got {kind(value)}.")
-    shape = (*batch, *additional.shape[1:])
+    shape = (*batch, *own)
     if tuple(value.shape) != shape:
         raise ValueError(
             f"`target` must have shape {shape} for the additional scores, got {tuple(value.shape)}."

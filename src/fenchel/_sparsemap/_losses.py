@@ -189,7 +189,9 @@ def _target(problem: Problem, target: Any) -> tuple[Tensor, Tensor | None]:
     if extra is None:
         return y, None
     if z is not None:
-        return y, _checks.like_additional(z, problem.batch, extra).to(scores.dtype)
+        shape = problem.form.shapes[0] if problem.form else None
+        own = tuple(extra.shape[1:]) if shape is None else shape
+        return y, _checks.like_additional(z, problem.batch, own, extra).to(scores.dtype)
     if codes is None:
         _checks.vertex("target", y, coded is not None)
         codes = coded.codes_of(y)  # type: ignore[union-attr]

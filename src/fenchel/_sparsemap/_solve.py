@@ -83,8 +83,8 @@ def sparsemap(
     if method is not None:
         _checks.choice("method", method, active_set.METHODS)
     problem = structure.problem(scores, additional, lengths, mask)
-    if regularize_additional and problem.additional is not None:
-        problem = replace(problem, additional=structure.apart(problem.additional))
+    if regularize_additional:
+        problem = problem.taken_apart()
     if isinstance(structure, CodedStructure) and structure.projects and not (method or start):
         return _projected(problem, structure)
     return solved(

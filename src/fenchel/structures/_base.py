@@ -182,11 +182,12 @@ class AbstractStructure(abc.ABC):
             if not isinstance(additional, tuple):
                 together += (None,) * (len(self.additional_names) - 1)
             _checks.additional(together, self.additional_names, self.name, scores)
-            form = Form(together, isinstance(additional, tuple))
             pieces = tuple(
                 None if piece is None else self._flattened(k, piece.to(wide), batch)
                 for k, piece in enumerate(together)
             )
+            shapes = tuple(None if piece is None else tuple(piece.shape[1:]) for piece in pieces)
+            form = Form(shapes, isinstance(additional, tuple))
         flat, extra = self.fold(flat, pieces, sizes)
         return Problem(self, flat, extra, sizes, batch, dtype, form)
 
