@@ -23,6 +23,7 @@ from ._models import (
     sources,
 )
 from ._structures import (
+    MAPPED,
     additional,
     additional_fits,
     batch_of,
@@ -34,6 +35,7 @@ from ._structures import (
     start,
     structure,
     structure_target,
+    unmapped,
     vertex,
 )
 from ._values import (
@@ -56,6 +58,7 @@ from ._values import (
 __all__ = [
     "DTYPES",
     "HALF",
+    "MAPPED",
     "REDUCTIONS",
     "additional",
     "additional_fits",
@@ -100,5 +103,6 @@ __all__ = [
     "subset_size",
     "target",
     "top_k_of",
+    "unmapped",
     "vertex",
 ]

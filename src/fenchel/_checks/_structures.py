@@ -107,13 +107,14 @@ def lengths(
     if tuple(value.shape) != shape:
         raise ValueError(f"`lengths` must have shape {shape}, got {tuple(value.shape)}.")
     value = value.to(torch.int64).reshape(-1, len(sides))
-    if _values_can_be_read(value):
-        bad = (value < 1) | (value > torch.tensor(sides))
-        if bad.any():
-            row, side = bad.nonzero()[0].tolist()
-            raise ValueError(
-                f"`lengths` must be between 1 and {sides[side]}, got {int(value[row, side])}."
-            )
+    if not _values_can_be_read(value):  # kernels rely on the bounds
+        return torch.minimum(value.clamp(min=1), value.new_tensor(sides)).to(device)
+    bad = (value < 1) | (value > torch.tensor(sides))
+    if bad.any():
+        row, side = bad.nonzero()[0].tolist()
+        raise ValueError(
+            f"`lengths` must be between 1 and {sides[side]}, got {int(value[row, side])}."
+        )
     return value.to(device)
 
 
@@ -131,6 +132,25 @@ def _lengths_of_mask(mask: Tensor, batch: torch.Size, sides: tuple[int, ...]) ->
             "forbid others, set their scores to −inf."
         )
     return mask.sum(-1)
+
+
+MAPPED = (
+    "torch.vmap cannot map SparseMAP, whose supports have sizes of their own; call it once for the "
+    "whole batch: `scores` may have any batch dimensions."
+)
+
+
+def unmapped(scores: Any, additional: Any) -> None:
+    """Scores that no torch.vmap maps."""
+    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+        return
+    functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
+    pieces = additional if isinstance(additional, tuple) else (additional,)
+    for value in (scores, *pieces):
+        while isinstance(value, Tensor) and functorch.is_functorch_wrapped_tensor(value):
+            if functorch.is_batchedtensor(value):
+                raise NotImplementedError(MAPPED)
+            value = functorch.get_unwrapped(value)
 
 
 def indicators(value: Any, shape: torch.Size) -> None:

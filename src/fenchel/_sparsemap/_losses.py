@@ -80,6 +80,23 @@ def structured_loss(
     """
     _checks.structure(structure, AbstractStructure)
     _checks.choice("kind", kind, KINDS)
+    if kind.endswith("sparsemap"):
+        if torch.compiler.is_compiling():  # as for `sparsemap`
+            eager: Any = torch.compiler.disable(structured_loss)
+            return eager(
+                structure,
+                scores,
+                target,
+                additional,
+                lengths=lengths,
+                mask=mask,
+                kind=kind,
+                cost=cost,
+                reduction=reduction,
+                tol=tol,
+                max_iter=max_iter,
+            )
+        _checks.unmapped(scores, additional)
     _checks.choice("reduction", reduction, _checks.REDUCTIONS)
     _checks.number("tol", tol, least=0)
     _checks.size("max_iter", max_iter)

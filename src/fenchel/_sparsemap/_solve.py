@@ -18,7 +18,7 @@ from ..ops.active_set.solution import Limits, Outcome
 from ..structures._base import AbstractStructure
 from ..structures._coded import CodedStructure
 from ..structures._problem import Additional, Problem
-from ._autograd import Argmax, Solve
+from ._autograd import Argmax, Found, Solve
 from ._closed import decompose
 from ._posterior import Posterior, Solution
 
@@ -77,7 +77,22 @@ def sparsemap(
 
     References: niculae2018sparsemap.
     """
+    if torch.compiler.is_compiling():  # which cannot look into the library, nor into an oracle
+        eager: Any = torch.compiler.disable(sparsemap)
+        return eager(
+            structure,
+            scores,
+            additional,
+            lengths=lengths,
+            mask=mask,
+            method=method,
+            tol=tol,
+            max_iter=max_iter,
+            regularize_additional=regularize_additional,
+            start=start,
+        )
     _checks.structure(structure, AbstractStructure)
+    _checks.unmapped(scores, additional)
     _checks.number("tol", tol, least=0)
     _checks.size("max_iter", max_iter)
     if method is not None:
@@ -103,9 +118,9 @@ def solved(
     if start is not None:
         _checks.start(start._problem, problem)
     solve = _solver(problem, method, limits, regularize, start)
-    found: list = []
+    found = Found()
     u, weights = Argmax.apply(scores, additional, solve, found)  # type: ignore[misc]
-    support, outcome = found
+    support, outcome = found.support, found.outcome
     _warn(outcome, limits)
     places = None if additional is None else support.extras
     u = u.reshape(problem.scores.shape)
@@ -136,17 +151,15 @@ def _library_solver(
 ) -> Solve:
     structure: Any = problem.structure  # a CodedStructure
     built = (*sizes(problem.scores), structure.option(problem.additional))
-    lengths = None if problem.lengths is None else problem.lengths.cpu()
-    first = None if start is None else _codes(start)
 
-    def native(scores: Tensor, additional: Tensor | None) -> tuple:
+    def native(scores: Tensor, additional: Tensor | None) -> tuple:  # where no transform wraps
         return active_set.solve(
             structure.oracle,
             built,
             scores.contiguous(),
             None if additional is None else additional.contiguous(),
-            lengths,
-            first,
+            None if problem.lengths is None else problem.lengths.cpu(),
+            None if start is None else _codes(start),
             method,
             limits,
             regularize,

@@ -136,8 +136,7 @@ def _scattered(places: Tensor, size: int, dtype: torch.dtype) -> Tensor:
     """Counts (B, size) of the places (B, k), where −1 is none."""
     out = torch.zeros(len(places), size + 1, dtype=dtype, device=places.device)
     ones = torch.ones_like(places, dtype=dtype)
-    out.scatter_add_(1, torch.where(places < 0, size, places), ones)
-    return out[:, :size]
+    return out.scatter_add(1, torch.where(places < 0, size, places), ones)[:, :size]
 
 
 def _gathered(values: Tensor, places: Tensor) -> Tensor:
