@@ -153,6 +153,18 @@ def unmapped(scores: Any, additional: Any) -> None:
             value = functorch.get_unwrapped(value)
 
 
+def finite_indicators(value: Tensor, scores: Tensor) -> None:
+    """Indicators (B, …) without NaN or infinity where the scores have none."""
+    if not _values_can_be_read(value):
+        return
+    bad = ~value.isfinite().flatten(1).all(1) & (scores < torch.inf).flatten(1).all(1)
+    if bad.any():
+        raise ValueError(
+            "`argmax` must return finite indicators; for scores without NaN or +inf it returned "
+            f"{value[bad][0].tolist()}."
+        )
+
+
 def indicators(value: Any, shape: torch.Size) -> None:
     """What a structure's own argmax returned."""
     if not isinstance(value, Tensor):
@@ -164,8 +176,11 @@ def indicators(value: Any, shape: torch.Size) -> None:
         )
 
 
-def start(previous: Any, problem: Any) -> None:
-    """The problem of an earlier result, whose structures must be ones of the problem at hand."""
+def start(value: Any, posterior: type, problem: Any) -> None:
+    """An earlier result, whose structures must be ones of the problem at hand."""
+    if not isinstance(value, posterior):
+        raise TypeError(f"`start` must be a Posterior that sparsemap returned, got {kind(value)}.")
+    previous = value._problem
     if previous.structure is not problem.structure and previous.structure != problem.structure:
         raise ValueError(
             f"`start` must be a result for the same structure, {problem.structure}; got one for "
@@ -179,6 +194,15 @@ def start(previous: Any, problem: Any) -> None:
     before, now = previous.lengths, problem.lengths
     if (before is None) != (now is None) or (before is not None and not before.equal(now)):
         raise ValueError("`start` must be a result for the same `lengths`.")
+
+
+def target_pair(value: Any) -> tuple[Any, Any]:
+    """A target, and that of the additional scores or None."""
+    if not isinstance(value, tuple):
+        return value, None
+    if len(value) != 2:
+        raise ValueError(f"`target` must be a tensor, or a pair of them; got {len(value)} of them.")
+    return value
 
 
 def structure_target(value: Any, batch: torch.Size, positions: int | None, scores: Any) -> bool:
@@ -205,6 +229,16 @@ def codes(value: Tensor, bad: Tensor) -> None:
         raise ValueError(
             "`target` must hold codes of the structure, −1 for none; it has no option "
             f"{found} at that position."
+        )
+
+
+def members(value: Tensor, structure: Any, good: Tensor) -> None:
+    """Codes (B, positions) that are structures where `good`, (B)."""
+    if _values_can_be_read(good) and not good.all():
+        found = value[~good][0].tolist()
+        raise ValueError(
+            f"`target` must hold structures of {structure}; {found} is none, for the size that "
+            "instance has."
         )
 
 

@@ -116,7 +116,7 @@ def solved(
     if additional is not None:
         additional = additional.flatten(1).to("cpu", torch.float64)
     if start is not None:
-        _checks.start(start._problem, problem)
+        _checks.start(start, Posterior, problem)
     solve = _solver(problem, method, limits, regularize, start)
     found = Found()
     u, weights = Argmax.apply(scores, additional, solve, found)  # type: ignore[misc]
@@ -219,6 +219,9 @@ def _projected(problem: Problem, structure: CodedStructure) -> Posterior:
     """The posterior of a structure with a closed form."""
     u = structure.project(problem.scores.double(), problem.lengths)
     sets, weights = decompose(u)
+    with torch.no_grad():
+        possible = structure.vertices(problem).value.isfinite().unsqueeze(-1)
+    weights = torch.where(possible, weights, 0.0)
     inside = weights > 0
     codes = torch.where(inside.unsqueeze(-1), structure.codes_of(sets), -1)
     good = ~u.isnan().any(-1)
