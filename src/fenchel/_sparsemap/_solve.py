@@ -219,12 +219,12 @@ def _projected(problem: Problem, structure: CodedStructure) -> Posterior:
     """The posterior of a structure with a closed form."""
     u = structure.project(problem.scores.double(), problem.lengths)
     sets, weights = decompose(u)
-    with torch.no_grad():
-        possible = structure.vertices(problem).value.isfinite().unsqueeze(-1)
-    weights = torch.where(possible, weights, 0.0)
+    codes, good = structure.codes_of(sets), ~u.isnan().any(-1)
+    if codes.shape[1]:  # sets of marginals that are none, being zero, are none
+        possible = good & structure.holds(codes[:, 0], None)
+        weights = torch.where(possible.unsqueeze(-1), weights, 0.0)
     inside = weights > 0
-    codes = torch.where(inside.unsqueeze(-1), structure.codes_of(sets), -1)
-    good = ~u.isnan().any(-1)
+    codes = torch.where(inside.unsqueeze(-1), codes, -1)
     gap = torch.where(good, 0.0, torch.nan).double()
     outcome = Outcome(gap, torch.zeros_like(good, dtype=torch.int64), good, int((~good).sum()))
     return Posterior(problem, Solution(u, weights, codes, None, inside.sum(-1), outcome))

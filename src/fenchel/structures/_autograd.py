@@ -27,7 +27,8 @@ def log_partition(
     if transformed():
         value = ForwardLogPartition.apply(scores, additional, lengths, option, operators)[0]
     elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in watched):
-        value = LogPartition.apply(scores, additional, lengths, option, operators)[0]
+        function = LogPartition if torch.compiler.is_compiling() else EagerLogPartition
+        value = function.apply(scores, additional, lengths, option, operators)[0]
     else:
         value = operators.log_partition(scores, additional, lengths, option)
     return value.to(scores.dtype)
@@ -41,7 +42,10 @@ def marginals(
     operators: Operators,
 ) -> tuple[Tensor, Tensor | None]:
     """Its gradient, in the scores (B, …) and in the additional scores of each instance (B, …)."""
-    function = ForwardMarginals if transformed() else Marginals
+    if transformed():
+        function = ForwardMarginals
+    else:
+        function = Marginals if torch.compiler.is_compiling() else EagerMarginals
     u, v = function.apply(scores, additional, lengths, option, operators)
     return u, None if additional is None else v
 
@@ -145,6 +149,18 @@ class ForwardLogPartition(LogPartition):
         return _mapped(ForwardLogPartition, info, in_dims, arguments, 3)
 
 
+class EagerLogPartition(LogPartition):
+    """The same where neither torch.compile nor a transform looks: the cheapest to call."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        output = LogPartition.forward(*inputs)
+        LogPartition.setup_context(ctx, inputs, output)
+        return output
+
+    setup_context = Function.setup_context  # type: ignore[assignment]
+
+
 class Marginals(Function):
     """Marginals u like the scores and v of the additional scores of each instance."""
 
@@ -180,7 +196,8 @@ class Marginals(Function):
             # a second derivative is wanted: only the reference has one
             of_scores, of_additional = ctx.operators.reference.vjp(scores, additional, *arguments)
         else:
-            of_scores, of_additional = Product.apply(scores, additional, *arguments, ctx.operators)
+            product = Product.apply if transformed() else Product.forward
+            of_scores, of_additional = product(scores, additional, *arguments, ctx.operators)
             if additional is not None:
                 of_additional = _summed(of_additional, additional)
         return of_scores, None if additional is None else of_additional, None, None, None
@@ -199,6 +216,18 @@ class ForwardMarginals(Marginals):
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *arguments: Any) -> tuple:
         return _mapped(ForwardMarginals, info, in_dims, arguments, 3)
+
+
+class EagerMarginals(Marginals):
+    """The same where neither torch.compile nor a transform looks: the cheapest to call."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        output = Marginals.forward(*inputs)
+        Marginals.setup_context(ctx, inputs, output)
+        return output
+
+    setup_context = Function.setup_context  # type: ignore[assignment]
 
 
 class Product(Function):
