@@ -8,7 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel import Sequence, log_partition, map_inference, marginals
+from fenchel import (
+    Sequence,
+    log_partition,
+    map_inference,
+    marginals,
+    sparsemap,
+    structured_loss,
+)
 
 
 def values(unaries: Tensor, transitions: Tensor, start: Tensor, end: Tensor) -> dict:
@@ -95,11 +102,14 @@ def test_transitions_of_one_or_of_each_instance() -> None:
         (2, 5, m, m),
         (n - 1, m, m),
         (2, 5, n - 1, m, m),
+        (1, m, m),
+        (5, 1, m, m),
+        (2, 5, 1, m, m),
     ):
         transitions = torch.randn(shape, dtype=torch.float64)
         u, v = marginals(structure, unaries, transitions)
-        per_pair = shape[-3:] == (n - 1, m, m)
-        full = transitions.expand(2, 5, *((n - 1, m, m) if per_pair else (m, m)))
+        per_pair = shape[-3] in (1, n - 1) and shape != (2, 1, m, m) if len(shape) > 2 else False
+        full = transitions.expand(2, 5, *shape[-3 if per_pair else -2 :])
         assert v.shape == full.shape
         best = map_inference(structure, unaries, transitions)
         for i, j in itertools.product(range(2), range(5)):
@@ -151,12 +161,67 @@ def test_forbidden_transitions() -> None:
     assert (best.codes == -1).all()
 
 
+def test_as_many_instances_as_pairs() -> None:
+    unaries, transitions = torch.randn(3, 4, 2).double(), torch.randn(3, 2, 2).double()
+    structure = Sequence(4, 2)
+    either = (
+        r"`transitions` of shape \(3, 2, 2\) can be one for each instance, or one for each "
+        r"position; say which by all dimensions, \(3, 1, 2, 2\) or \(1, 3, 2, 2\)"
+    )
+    for function in (map_inference, log_partition, marginals, sparsemap):
+        with pytest.raises(ValueError, match=either):
+            function(structure, unaries, transitions)
+    u, v = marginals(structure, unaries, transitions.unsqueeze(1))
+    assert v.shape == (3, 1, 2, 2)
+    per_pair, pairs = marginals(structure, unaries, transitions.unsqueeze(0))
+    assert pairs.shape == (3, 3, 2, 2)
+    for k in range(3):
+        torch.testing.assert_close(u[k], marginals(structure, unaries[k], transitions[k])[0])
+        torch.testing.assert_close(per_pair[k], marginals(structure, unaries[k], transitions)[0])
+    with pytest.raises(ValueError, match=r"dimensions, \(2, 1, 1, 2, 2\) or \(1, 2, 1, 2, 2"):
+        marginals(structure, torch.zeros(2, 2, 4, 2), torch.zeros(2, 1, 2, 2))
+
+
+def test_a_single_matrix_of_transitions_in_every_form() -> None:
+    matrix = torch.randn(2, 2, dtype=torch.float64)
+    for n in (1, 2, 4):
+        structure, unaries = Sequence(n, 2), torch.randn(3, n, 2, dtype=torch.float64)
+        for count in (0, 1, 3):
+            expected = marginals(structure, unaries[:count], matrix)
+            for shape, own in (
+                ((2, 2), (2, 2)),
+                ((1, 2, 2), (2, 2)),
+                ((1, 1, 2, 2), (1, 2, 2)),
+            ):
+                given = matrix.reshape(shape)
+                u, v = marginals(structure, unaries[:count], given)
+                assert v.shape == (count, *own)
+                torch.testing.assert_close(u, expected[0])
+                torch.testing.assert_close(v.reshape(expected[1].shape), expected[1])
+                posterior = sparsemap(structure, unaries[:count], given)
+                assert posterior.additional.shape == v.shape
+        assert marginals(structure, unaries[0], matrix.unsqueeze(0))[1].shape == (1, 2, 2)
+
+
+def test_a_target_for_transitions_has_their_form() -> None:
+    unaries, transitions = torch.randn(3, 4, 2).double(), torch.randn(3, 1, 2, 2).double()
+    structure, codes = Sequence(4, 2), torch.randint(2, (3, 4))
+    y = structure.indicator(codes)
+    z = structure.additional_indicator(codes, transitions[:, 0])
+    assert z is not None
+    loss = structured_loss(structure, unaries, (y, z.unsqueeze(1)), transitions, kind="crf")
+    torch.testing.assert_close(
+        loss, structured_loss(structure, unaries, codes, transitions, kind="crf")
+    )
+    with pytest.raises(ValueError, match=r"have shape \(3, 1, 2, 2\) for the additional scores"):
+        structured_loss(structure, unaries, (y, z), transitions, kind="crf")
+
+
 def test_shapes_that_do_not_fit() -> None:
     unaries = torch.zeros(3, 4, 2)
-    with pytest.raises(ValueError, match=r"`transitions` of shape \(3, 2, 2\) can be read as"):
-        marginals(Sequence(4, 2), unaries, torch.zeros(3, 2, 2))
     with pytest.raises(
-        ValueError, match=r"`transitions` must have shape \(..., 2, 2\) or \(..., 3, 2, 2\)"
+        ValueError,
+        match=r"must have shape \(..., 2, 2\) or \(..., 3, 2, 2\) or \(..., 1, 2, 2\)",
     ):
         marginals(Sequence(4, 2), unaries, torch.zeros(2, 3))
     with pytest.raises(ValueError, match=r"`end` must have shape \(..., 2\), where ... broadcasts"):

@@ -244,3 +244,39 @@ def test_registry() -> None:
         structures.get("sequence", n=3)
     with pytest.raises(ValueError, match="a structure named 'matching' is already registered"):
         type("Other", (structures.AbstractStructure,), {"name": "matching"})
+
+
+@coded
+def test_codes_that_are_structures(structure) -> None:
+    members = structure.codes()
+    assert structure.holds(members, None).all()
+    wild = torch.randint(-1, max(structure.shape), (300, structure.positions))
+    wild = wild[structure.parts(wild).amax(1) < torch.Size(structure.shape).numel()]
+    if structure.options_dim is None:
+        wild = wild.clamp(max=1).abs()
+    elif structure.name != "matching":
+        wild = wild.clamp(0, structure.shape[structure.options_dim] - 1)
+    else:
+        wild = wild.clamp(max=structure.columns - 1)
+    listed = (wild.unsqueeze(1) == members).all(2).any(1)
+    assert structure.holds(wild, None).equal(listed)
+
+
+@coded
+def test_codes_of_shorter_instances(structure) -> None:
+    full = torch.tensor(structure.sides)
+    for sizes in (full, (full - 1).clamp(min=1)):
+        small = resized(structure, sizes.tolist())
+        if small is None:
+            continue
+        members = small.codes()
+        padding = structure.positions - small.positions
+        codes = torch.nn.functional.pad(members, (0, padding), value=7)
+        lengths = sizes.expand(len(codes), -1)
+        ended = structure.ended(codes, lengths)
+        assert (ended[:, small.positions :] == -1).all()
+        assert structure.holds(ended, lengths).all()
+        y = structure.indicator(ended)
+        assert (y * ~structure.within(lengths) == 0).all()
+        corner = (slice(None), *(slice(side) for side in small.shape))
+        torch.testing.assert_close(y[corner], small.members())

@@ -25,17 +25,22 @@ from ._models import (
     texts,
 )
 from ._structures import (
+    MAPPED,
     additional,
     additional_fits,
     batch_of,
     codes,
     cost,
+    finite_indicators,
     indicators,
     lengths,
     like_additional,
+    members,
     start,
     structure,
     structure_target,
+    target_pair,
+    unmapped,
     vertex,
 )
 from ._values import (
@@ -58,6 +63,7 @@ from ._values import (
 __all__ = [
     "DTYPES",
     "HALF",
+    "MAPPED",
     "REDUCTIONS",
     "additional",
     "additional_fits",
@@ -75,6 +81,7 @@ __all__ = [
     "distribution",
     "distributions",
     "estimator",
+    "finite_indicators",
     "fraction",
     "heads",
     "indicators",
@@ -84,6 +91,7 @@ __all__ = [
     "linear",
     "losses",
     "mapping",
+    "members",
     "not_empty",
     "number",
     "overwritable",
@@ -101,8 +109,10 @@ __all__ = [
     "structure_target",
     "subset_size",
     "target",
+    "target_pair",
     "text",
     "texts",
     "top_k_of",
+    "unmapped",
     "vertex",
 ]

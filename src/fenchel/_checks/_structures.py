@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -52,7 +53,10 @@ def additional_fits(
     name: str, shape: torch.Size, own: list[tuple[int, ...]], batch: torch.Size
 ) -> int:
     """How many dimensions of an additional score belong to one instance, where those may be any of
-    `own` and the others broadcast to the batch."""
+    `own` and the others broadcast to the batch.
+
+    One of `own` has no dimension for positions, the others have it first.
+    """
 
     def fits(tail: tuple[int, ...]) -> bool:
         cut = len(shape) - len(tail)
@@ -61,15 +65,19 @@ def additional_fits(
         lead = tuple(shape[:cut])
         return all(a in (1, b) for a, b in zip(lead[::-1], batch[::-1], strict=False))
 
-    found = [tail for tail in own if fits(tail)]
-    if len(found) == 1:
-        return len(found[0])
-    wanted = " or ".join(f"(..., {', '.join(map(str, tail))})" for tail in own)
+    found = sorted((tail for tail in set(own) if fits(tail)), key=len)
+    if found and (len(found) == 1 or shape.numel() <= math.prod(found[0])):
+        whole = len(shape) == len(batch) + len(found[0])  # all read a single one alike
+        return len(found[0] if whole else found[-1])
     if found:
+        k, n = len(batch), len(found[0])
+        each = (*(1,) * (k + n - len(shape)), *shape[:-n], 1, *shape[-n:])
+        position = (*(1,) * (k + n + 1 - len(shape)), *shape)
         raise ValueError(
-            f"`{name}` of shape {tuple(shape)} can be read as {wanted} with batch dimensions "
-            f"{tuple(batch)}; give it all batch dimensions, of size 1 where they are shared."
+            f"`{name}` of shape {tuple(shape)} can be one for each instance, or one for each "
+            f"position; say which by all dimensions, {each} or {position}."
         )
+    wanted = " or ".join(f"(..., {', '.join(map(str, tail))})" for tail in own)
     raise ValueError(
         f"`{name}` must have shape {wanted}, where ... broadcasts to the batch dimensions "
         f"{tuple(batch)} of `scores`; got {tuple(shape)}."
@@ -99,13 +107,14 @@ def lengths(
     if tuple(value.shape) != shape:
         raise ValueError(f"`lengths` must have shape {shape}, got {tuple(value.shape)}.")
     value = value.to(torch.int64).reshape(-1, len(sides))
-    if _values_can_be_read(value):
-        bad = (value < 1) | (value > torch.tensor(sides))
-        if bad.any():
-            row, side = bad.nonzero()[0].tolist()
-            raise ValueError(
-                f"`lengths` must be between 1 and {sides[side]}, got {int(value[row, side])}."
-            )
+    if not _values_can_be_read(value):  # kernels rely on the bounds
+        return torch.minimum(value.clamp(min=1), value.new_tensor(sides)).to(device)
+    bad = (value < 1) | (value > torch.tensor(sides))
+    if bad.any():
+        row, side = bad.nonzero()[0].tolist()
+        raise ValueError(
+            f"`lengths` must be between 1 and {sides[side]}, got {int(value[row, side])}."
+        )
     return value.to(device)
 
 
@@ -125,6 +134,37 @@ def _lengths_of_mask(mask: Tensor, batch: torch.Size, sides: tuple[int, ...]) ->
     return mask.sum(-1)
 
 
+MAPPED = (
+    "torch.vmap cannot map SparseMAP, whose supports have sizes of their own; call it once for the "
+    "whole batch: `scores` may have any batch dimensions."
+)
+
+
+def unmapped(scores: Any, additional: Any) -> None:
+    """Scores that no torch.vmap maps."""
+    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+        return
+    functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
+    pieces = additional if isinstance(additional, tuple) else (additional,)
+    for value in (scores, *pieces):
+        while isinstance(value, Tensor) and functorch.is_functorch_wrapped_tensor(value):
+            if functorch.is_batchedtensor(value):
+                raise NotImplementedError(MAPPED)
+            value = functorch.get_unwrapped(value)
+
+
+def finite_indicators(value: Tensor, scores: Tensor) -> None:
+    """Indicators (B, …) without NaN or infinity where the scores have none."""
+    if not _values_can_be_read(value):
+        return
+    bad = ~value.isfinite().flatten(1).all(1) & (scores < torch.inf).flatten(1).all(1)
+    if bad.any():
+        raise ValueError(
+            "`argmax` must return finite indicators; for scores without NaN or +inf it returned "
+            f"{value[bad][0].tolist()}."
+        )
+
+
 def indicators(value: Any, shape: torch.Size) -> None:
     """What a structure's own argmax returned."""
     if not isinstance(value, Tensor):
@@ -136,8 +176,11 @@ def indicators(value: Any, shape: torch.Size) -> None:
         )
 
 
-def start(previous: Any, problem: Any) -> None:
-    """The problem of an earlier result, whose structures must be ones of the problem at hand."""
+def start(value: Any, posterior: type, problem: Any) -> None:
+    """An earlier result, whose structures must be ones of the problem at hand."""
+    if not isinstance(value, posterior):
+        raise TypeError(f"`start` must be a Posterior that sparsemap returned, got {kind(value)}.")
+    previous = value._problem
     if previous.structure is not problem.structure and previous.structure != problem.structure:
         raise ValueError(
             f"`start` must be a result for the same structure, {problem.structure}; got one for "
@@ -151,6 +194,15 @@ def start(previous: Any, problem: Any) -> None:
     before, now = previous.lengths, problem.lengths
     if (before is None) != (now is None) or (before is not None and not before.equal(now)):
         raise ValueError("`start` must be a result for the same `lengths`.")
+
+
+def target_pair(value: Any) -> tuple[Any, Any]:
+    """A target, and that of the additional scores or None."""
+    if not isinstance(value, tuple):
+        return value, None
+    if len(value) != 2:
+        raise ValueError(f"`target` must be a tensor, or a pair of them; got {len(value)} of them.")
+    return value
 
 
 def structure_target(value: Any, batch: torch.Size, positions: int | None, scores: Any) -> bool:
@@ -180,6 +232,16 @@ def codes(value: Tensor, bad: Tensor) -> None:
         )
 
 
+def members(value: Tensor, structure: Any, good: Tensor) -> None:
+    """Codes (B, positions) that are structures where `good`, (B)."""
+    if _values_can_be_read(good) and not good.all():
+        found = value[~good][0].tolist()
+        raise ValueError(
+            f"`target` must hold structures of {structure}; {found} is none, for the size that "
+            "instance has."
+        )
+
+
 def vertex(name: str, value: Tensor, coded: bool) -> None:
     """Indicators of zeros and ones, from which the additional parts of a structure follow."""
     if coded and (not _values_can_be_read(value) or ((value == 0) | (value == 1)).all()):
@@ -190,11 +252,13 @@ def vertex(name: str, value: Tensor, coded: bool) -> None:
     )
 
 
-def like_additional(value: Any, batch: torch.Size, additional: Tensor) -> Tensor:
-    """The target (B, …) of additional scores (B or 1, …)."""
+def like_additional(
+    value: Any, batch: torch.Size, own: tuple[int, ...], additional: Tensor
+) -> Tensor:
+    """The target (B, …) of additional scores (B or 1, …), which one instance was given as `own`."""
     if not isinstance(value, Tensor):
         raise TypeError(f"`target` must be a torch.Tensor, or a pair of them; got {kind(value)}.")
-    shape = (*batch, *additional.shape[1:])
+    shape = (*batch, *own)
     if tuple(value.shape) != shape:
         raise ValueError(
             f"`target` must have shape {shape} for the additional scores, got {tuple(value.shape)}."

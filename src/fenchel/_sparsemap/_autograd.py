@@ -8,13 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from .. import _checks
 from ..ops.active_set import jacobian
 from ..ops.active_set.solution import Outcome, Support
 
 Solve = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor, Support, Outcome]]
+
+
+class Found:
+    """What a solver found beside marginals and weights, for whoever called `Argmax`."""
+
+    support: Support
+    outcome: Outcome
 
 
 class Argmax(Function):
@@ -26,23 +35,39 @@ class Argmax(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, scores: Tensor, additional: Tensor | None, solve: Solve, found: list
+        scores: Tensor, additional: Tensor | None, solve: Solve, found: Found
     ) -> tuple[Tensor, Tensor]:
-        marginals, weights, support, outcome = solve(scores, additional)
-        found[:] = support, outcome
-        ctx.support = support
-        ctx.widths = scores.shape[1], 0 if additional is None else additional.shape[1]
-        ctx.shared = additional is not None and additional.shape[0] < scores.shape[0]
-        ctx.set_materialize_grads(False)
+        marginals, weights, found.support, found.outcome = solve(scores, additional)
         return marginals, weights
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        scores, additional, _, ctx.found = inputs
+        ctx.widths = scores.shape[1], 0 if additional is None else additional.shape[1]
+        ctx.batch, ctx.shared = (
+            len(scores),
+            additional is not None and len(additional) < len(scores),
+        )
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
     def backward(ctx: Any, marginals: Tensor | None, weights: Tensor | None) -> tuple:
-        parts, extras, _ = Jacobian.apply(marginals, None, weights, ctx.support, ctx.widths)
+        parts, extras, _ = Jacobian.apply(marginals, None, weights, ctx.found, ctx.widths)
         if ctx.shared:
             extras = extras.sum(0, keepdim=True)
         needs = ctx.needs_input_grad
         return parts if needs[0] else None, extras if needs[1] else None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, scores: Tensor | None, additional: Tensor | None, *_: None) -> tuple:
+        if additional is not None:
+            additional = additional.expand(ctx.batch, -1)
+        parts, _, weights = Jacobian.apply(scores, additional, None, ctx.found, ctx.widths)
+        return parts, weights
+
+    @staticmethod
+    def vmap(*_: Any) -> None:
+        raise NotImplementedError(_checks.MAPPED)
 
 
 class Jacobian(Function):
@@ -51,25 +76,49 @@ class Jacobian(Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
         parts: Tensor | None,
         extras: Tensor | None,
         weights: Tensor | None,
-        support: Support,
+        found: Found,
         widths: tuple[int, int],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.support, ctx.widths = support, widths
-        ctx.set_materialize_grads(False)
         u, v, w = (None if x is None else x.contiguous() for x in (parts, extras, weights))
-        return jacobian(support, u, v, w, widths)
+        return jacobian(found.support, u, v, w, widths)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        ctx.found, ctx.widths = inputs[3:]
+        ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(
         ctx: Any, parts: Tensor | None, extras: Tensor | None, weights: Tensor | None
     ) -> tuple:
-        out = Jacobian.apply(parts, extras, weights, ctx.support, ctx.widths)
+        out = Jacobian.apply(parts, extras, weights, ctx.found, ctx.widths)
         pairs = zip(out, ctx.needs_input_grad, strict=False)
         return (*(gradient if needed else None for gradient, needed in pairs), None, None)
+
+    @staticmethod
+    def jvp(
+        ctx: Any, parts: Tensor | None, extras: Tensor | None, weights: Tensor | None, *_: None
+    ) -> tuple:
+        return Jacobian.apply(parts, extras, weights, ctx.found, ctx.widths)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, *arguments: Any) -> tuple:
+        *vectors, found, widths = arguments
+        rows = [
+            Jacobian.apply(
+                *(
+                    x if x is None or dim is None else x.select(dim, k)
+                    for x, dim in zip(vectors, in_dims, strict=False)
+                ),
+                found,
+                widths,
+            )
+            for k in range(info.batch_size)
+        ]
+        return tuple(torch.stack(column) for column in zip(*rows, strict=True)), (0, 0, 0)
 
 
 class Maximum(Function):
@@ -78,16 +127,20 @@ class Maximum(Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
         value: Tensor,
         scores: Tensor,
         additional: Tensor | None,
         marginals: Tensor,
         extras: Tensor | None,
     ) -> Tensor:
-        ctx.save_for_backward(marginals, extras)
-        ctx.shared = additional is not None and additional.shape[0] < scores.shape[0]
         return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        _, scores, additional, marginals, extras = inputs
+        ctx.save_for_backward(marginals, extras)
+        ctx.save_for_forward(marginals, extras)
+        ctx.shared = additional is not None and additional.shape[0] < scores.shape[0]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple:
@@ -98,3 +151,15 @@ class Maximum(Function):
             extras = extras.sum(0, keepdim=True) if ctx.shared else extras
         needs = ctx.needs_input_grad
         return None, parts if needs[1] else None, extras if needs[2] else None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, scores: Tensor | None, additional: Tensor | None, *__: None) -> Any:
+        marginals, extras = ctx.saved_tensors
+        rise = marginals.new_zeros(len(marginals))
+        if scores is not None:
+            rise = rise + (marginals * scores).sum(1)
+        if additional is not None:
+            rise = rise + (extras * additional).sum(1)
+        return rise
+
+    generate_vmap_rule = True

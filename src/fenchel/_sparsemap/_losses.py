@@ -13,7 +13,7 @@ from .. import _checks
 from ..ops.active_set.solution import Limits
 from ..structures._base import AbstractStructure
 from ..structures._coded import CodedStructure
-from ..structures._problem import Additional, Problem
+from ..structures._problem import Additional, Problem, Vertices
 from ._autograd import Maximum
 from ._solve import solved
 
@@ -45,14 +45,15 @@ def structured_loss(
     | "svm", "margin_crf", "margin_sparsemap" | that of the one above, less the expected cost | |
 
     It is nonnegative, convex in θ, and zero where ŷ = y, which for a CRF is never; with a margin y
-    must beat every other structure by its cost.
+    must beat every other structure by its cost. It is infinite where y has a part of score −inf.
 
     Args:
         structure: the set of structures.
         scores: θ, (..., *structure.shape), floating point.
-        target: y: codes (..., positions), integers, −1 for none; or indicators (..., *shape),
-            floating point, and where there are additional scores and these are not zeros and ones
-            a pair with those of the additional scores.
+        target: y: codes (..., positions), integers, −1 for none; or what `map_inference` returned;
+            or indicators (..., *shape), floating point, and where there are additional scores and
+            these are not zeros and ones a pair with those of the additional scores. What lies
+            behind the end of a shorter instance is not looked at.
         additional, lengths, mask: as for `map_inference`.
         kind: which loss.
         cost: what each part costs, (..., *shape) or fewer dimensions, for the kinds with a margin:
@@ -80,10 +81,29 @@ def structured_loss(
     """
     _checks.structure(structure, AbstractStructure)
     _checks.choice("kind", kind, KINDS)
+    if kind.endswith("sparsemap"):
+        if torch.compiler.is_compiling():  # as for `sparsemap`
+            eager: Any = torch.compiler.disable(structured_loss)
+            return eager(
+                structure,
+                scores,
+                target,
+                additional,
+                lengths=lengths,
+                mask=mask,
+                kind=kind,
+                cost=cost,
+                reduction=reduction,
+                tol=tol,
+                max_iter=max_iter,
+            )
+        _checks.unmapped(scores, additional)
     _checks.choice("reduction", reduction, _checks.REDUCTIONS)
     _checks.number("tol", tol, least=0)
     _checks.size("max_iter", max_iter)
-    problem = structure.problem(scores, additional, lengths, mask)
+    problem = _widened(structure.problem(scores, additional, lengths, mask))
+    if isinstance(target, Vertices):
+        target = target.indicator if target.codes is None else target.codes
     y, z = _target(problem, target)
     if kind in MARGIN:
         problem = replace(problem, scores=problem.scores + _cost(problem, y, cost))
@@ -95,7 +115,9 @@ def structured_loss(
     at_target = _inner(y, problem.scores)
     if z is not None and problem.additional is not None:
         at_target = at_target + _inner(z, problem.additional.expand_as(z))
-    losses = problem.unbatched(value - at_target)
+    losses = value - at_target
+    losses = torch.where((at_target == -torch.inf) & ~value.isnan(), torch.inf, losses)
+    losses = problem.unbatched(losses)
     return losses if reduction == "none" else getattr(losses, reduction)()
 
 
@@ -118,6 +140,8 @@ class StructuredLoss(nn.Module):
         _checks.structure(structure, AbstractStructure)
         _checks.choice("kind", kind, KINDS)
         _checks.choice("reduction", reduction, _checks.REDUCTIONS)
+        _checks.number("tol", tol, least=0)
+        _checks.size("max_iter", max_iter)
         self.structure = structure
         self.kind = kind
         self.reduction = reduction
@@ -152,6 +176,16 @@ class StructuredLoss(nn.Module):
         return f"{self.structure}, kind={self.kind!r}, reduction={self.reduction!r}"
 
 
+def _widened(problem: Problem) -> Problem:
+    """The same in float64: a loss is the small difference of large numbers."""
+    extra = problem.additional
+    return replace(
+        problem,
+        scores=problem.scores.double(),
+        additional=None if extra is None else extra.double(),
+    )
+
+
 def _value(problem: Problem, kind: str, limits: Limits) -> Tensor:
     """The maximum (B), whose gradient is ŷ."""
     structure = problem.structure
@@ -176,20 +210,24 @@ def _value(problem: Problem, kind: str, limits: Limits) -> Tensor:
 def _target(problem: Problem, target: Any) -> tuple[Tensor, Tensor | None]:
     """The parts (B, *shape) and additional parts (B, …) of the target, in the scores' type."""
     structure, scores, extra = problem.structure, problem.scores, problem.additional
-    given, z = target if isinstance(target, tuple) else (target, None)
+    given, z = _checks.target_pair(target)
     coded = structure if isinstance(structure, CodedStructure) else None
     positions = None if coded is None else coded.positions
     codes, y = None, given
     if _checks.structure_target(given, problem.batch, positions, scores) and coded is not None:
-        codes = given.long().reshape(-1, given.shape[-1])
+        codes = coded.ended(given.long().reshape(-1, given.shape[-1]), problem.lengths)
         _checks.codes(codes, coded.parts(codes) >= math.prod(coded.shape))
         y = coded.indicator(codes, scores.dtype)
         _checks.codes(codes, (codes >= 0) & (coded.codes_of(y) != codes))
+        _checks.members(codes, structure, coded.holds(codes, problem.lengths))
     y = y.to(scores.dtype).reshape(scores.shape)
-    if extra is None:
+    if problem.lengths is not None:
+        y = torch.where(structure.within(problem.lengths), y, 0.0)
+    shape = problem.form.shapes[0] if problem.form else None
+    if extra is None or shape is None:  # what was not given is zero, or part of the scores
         return y, None
     if z is not None:
-        return y, _checks.like_additional(z, problem.batch, extra).to(scores.dtype)
+        return y, _checks.like_additional(z, problem.batch, shape, extra).to(scores.dtype)
     if codes is None:
         _checks.vertex("target", y, coded is not None)
         codes = coded.codes_of(y)  # type: ignore[union-attr]

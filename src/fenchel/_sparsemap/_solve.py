@@ -18,7 +18,7 @@ from ..ops.active_set.solution import Limits, Outcome
 from ..structures._base import AbstractStructure
 from ..structures._coded import CodedStructure
 from ..structures._problem import Additional, Problem
-from ._autograd import Argmax, Solve
+from ._autograd import Argmax, Found, Solve
 from ._closed import decompose
 from ._posterior import Posterior, Solution
 
@@ -77,14 +77,29 @@ def sparsemap(
 
     References: niculae2018sparsemap.
     """
+    if torch.compiler.is_compiling():  # which cannot look into the library, nor into an oracle
+        eager: Any = torch.compiler.disable(sparsemap)
+        return eager(
+            structure,
+            scores,
+            additional,
+            lengths=lengths,
+            mask=mask,
+            method=method,
+            tol=tol,
+            max_iter=max_iter,
+            regularize_additional=regularize_additional,
+            start=start,
+        )
     _checks.structure(structure, AbstractStructure)
+    _checks.unmapped(scores, additional)
     _checks.number("tol", tol, least=0)
     _checks.size("max_iter", max_iter)
     if method is not None:
         _checks.choice("method", method, active_set.METHODS)
     problem = structure.problem(scores, additional, lengths, mask)
-    if regularize_additional and problem.additional is not None:
-        problem = replace(problem, additional=structure.apart(problem.additional))
+    if regularize_additional:
+        problem = problem.taken_apart()
     if isinstance(structure, CodedStructure) and structure.projects and not (method or start):
         return _projected(problem, structure)
     return solved(
@@ -101,11 +116,11 @@ def solved(
     if additional is not None:
         additional = additional.flatten(1).to("cpu", torch.float64)
     if start is not None:
-        _checks.start(start._problem, problem)
+        _checks.start(start, Posterior, problem)
     solve = _solver(problem, method, limits, regularize, start)
-    found: list = []
+    found = Found()
     u, weights = Argmax.apply(scores, additional, solve, found)  # type: ignore[misc]
-    support, outcome = found
+    support, outcome = found.support, found.outcome
     _warn(outcome, limits)
     places = None if additional is None else support.extras
     u = u.reshape(problem.scores.shape)
@@ -136,17 +151,15 @@ def _library_solver(
 ) -> Solve:
     structure: Any = problem.structure  # a CodedStructure
     built = (*sizes(problem.scores), structure.option(problem.additional))
-    lengths = None if problem.lengths is None else problem.lengths.cpu()
-    first = None if start is None else _codes(start)
 
-    def native(scores: Tensor, additional: Tensor | None) -> tuple:
+    def native(scores: Tensor, additional: Tensor | None) -> tuple:  # where no transform wraps
         return active_set.solve(
             structure.oracle,
             built,
             scores.contiguous(),
             None if additional is None else additional.contiguous(),
-            lengths,
-            first,
+            None if problem.lengths is None else problem.lengths.cpu(),
+            None if start is None else _codes(start),
             method,
             limits,
             regularize,
@@ -206,9 +219,12 @@ def _projected(problem: Problem, structure: CodedStructure) -> Posterior:
     """The posterior of a structure with a closed form."""
     u = structure.project(problem.scores.double(), problem.lengths)
     sets, weights = decompose(u)
+    codes, good = structure.codes_of(sets), ~u.isnan().any(-1)
+    if codes.shape[1]:  # sets of marginals that are none, being zero, are none
+        possible = good & structure.holds(codes[:, 0], None)
+        weights = torch.where(possible.unsqueeze(-1), weights, 0.0)
     inside = weights > 0
-    codes = torch.where(inside.unsqueeze(-1), structure.codes_of(sets), -1)
-    good = ~u.isnan().any(-1)
+    codes = torch.where(inside.unsqueeze(-1), codes, -1)
     gap = torch.where(good, 0.0, torch.nan).double()
     outcome = Outcome(gap, torch.zeros_like(good, dtype=torch.int64), good, missed=0)
     return Posterior(problem, Solution(u, weights, codes, None, inside.sum(-1), outcome))

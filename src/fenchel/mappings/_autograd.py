@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
 from .._checks import HALF
+from ..ops._operator import transformed
 
 if TYPE_CHECKING:
     from ._base import AbstractMapping
-
-
-def transformed() -> bool:
-    """Whether forward-mode AD or a torch.func transform is at work."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def plain() -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .._checks import HALF
 from . import _native, _triton
@@ -80,6 +81,11 @@ def _through_host(kernel: Callable[..., Any]) -> Callable[..., Any]:
 def like(rows: Tensor, *_: Any) -> Tensor:
     """The shape of a result that has the rows' own."""
     return torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
+
+
+def transformed() -> bool:
+    """Whether forward-mode AD or a torch.func transform is at work."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def declare(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from ..ops._operator import transformed
 from ..ops._structure import Operators
 
 
@@ -23,8 +24,11 @@ def log_partition(
 ) -> Tensor:
     """log Σ exp of the scores of all structures, (B), in the scores' type."""
     watched = (scores, additional)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in watched):
-        value = LogPartition.apply(scores, additional, lengths, option, operators)
+    if transformed():
+        value = ForwardLogPartition.apply(scores, additional, lengths, option, operators)[0]
+    elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in watched):
+        function = LogPartition if torch.compiler.is_compiling() else EagerLogPartition
+        value = function.apply(scores, additional, lengths, option, operators)[0]
     else:
         value = operators.log_partition(scores, additional, lengths, option)
     return value.to(scores.dtype)
@@ -38,7 +42,11 @@ def marginals(
     operators: Operators,
 ) -> tuple[Tensor, Tensor | None]:
     """Its gradient, in the scores (B, …) and in the additional scores of each instance (B, …)."""
-    u, v = Marginals.apply(scores, additional, lengths, option, operators)
+    if transformed():
+        function = ForwardMarginals
+    else:
+        function = Marginals if torch.compiler.is_compiling() else EagerMarginals
+    u, v = function.apply(scores, additional, lengths, option, operators)
     return u, None if additional is None else v
 
 
@@ -47,34 +55,110 @@ def _summed(v: Tensor, additional: Tensor) -> Tensor:
     return v.sum(0, keepdim=True) if additional.shape[0] < v.shape[0] else v
 
 
+def _spread(tangent: Tensor | None, additional: Tensor | None, batch: int) -> Tensor | None:
+    """A tangent of additional scores (B or 1, …) as one of each instance, (B, …)."""
+    if tangent is None or additional is None:
+        return None
+    return tangent.expand(batch, *tangent.shape[1:]).contiguous()
+
+
+def _mapped(
+    function: type[Function], info: Any, in_dims: tuple, arguments: tuple, tensors: int
+) -> tuple[tuple, tuple]:
+    """A function under torch.vmap: the mapped dimension becomes part of the batch.
+
+    Args:
+        function: of `tensors` tensors (B or 1, …) or None, scores first, and options.
+        info, in_dims, arguments: as PyTorch gives them.
+    Returns:
+        The results (V, B, …), and the places of their mapped dimensions.
+    """
+    front = [
+        None if x is None else x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
+        for x, dim in zip(arguments[:tensors], in_dims[:tensors], strict=True)
+    ]
+    size, batch = info.batch_size, front[0].shape[1]  # type: ignore[union-attr]
+    folded = (None if x is None else x.expand(size, batch, *x.shape[2:]) for x in front)
+    folded = (None if x is None else x.flatten(0, 1).contiguous() for x in folded)
+    results = function.apply(*folded, *arguments[tensors:])
+    there = [True] * (len(results) - 1) + [arguments[1] is not None]  # v, of additional scores
+    return (
+        tuple(
+            x.reshape(size, batch, *x.shape[1:]) if some else x
+            for x, some in zip(results, there, strict=True)
+        ),
+        tuple(0 if some else None for some in there),
+    )
+
+
 class LogPartition(Function):
-    """Values (B) in float64 of scores (B, …) and additional scores (B or 1, …), or None."""
+    """Values (B) in float64 of scores (B, …) and additional scores (B or 1, …), or None; and the
+    marginals u and v, without derivatives, for backward."""
 
     @staticmethod
     def forward(
-        ctx: Any,
         scores: Tensor,
         additional: Tensor | None,
         lengths: Tensor | None,
         option: int,
         operators: Operators,
-    ) -> Tensor:
-        value, u, v = operators.marginals(scores, additional, lengths, option)
-        ctx.save_for_backward(scores, additional, lengths, u, v)
-        ctx.option, ctx.operators = option, operators
-        return value
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return operators.marginals(scores, additional, lengths, option)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        scores, additional, lengths, ctx.option, ctx.operators = inputs
+        _, u, v = output
+        ctx.mark_non_differentiable(u, v)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(scores, additional, lengths, u, v)
+        ctx.save_for_forward(scores, additional, lengths, u, v)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple:
         scores, additional, lengths, u, v = ctx.saved_tensors
+        if grad is None:
+            return None, None, None, None, None
         if torch.is_grad_enabled():
-            u, v = Marginals.apply(scores, additional, lengths, ctx.option, ctx.operators)
+            u, v = marginals(scores, additional, lengths, ctx.option, ctx.operators)
         grad = grad.to(scores.dtype)
         of_scores = u * grad.reshape(-1, *[1] * (u.ndim - 1))
-        if additional is None:
+        if additional is None or v is None:
             return of_scores, None, None, None, None
         of_additional = _summed(v * grad.reshape(-1, *[1] * (v.ndim - 1)), additional)
         return of_scores, of_additional, None, None, None
+
+
+class ForwardLogPartition(LogPartition):
+    """The same with forward-mode derivatives, which torch.compile does not trace."""
+
+    @staticmethod
+    def jvp(ctx: Any, of_scores: Tensor | None, of_additional: Tensor | None, *_: None) -> tuple:
+        scores, additional, lengths, u, v = ctx.saved_tensors
+        if of_scores is not None or of_additional is not None:
+            u, v = marginals(scores, additional, lengths, ctx.option, ctx.operators)
+        rise = scores.new_zeros(scores.shape[0], dtype=torch.float64)
+        if of_scores is not None:
+            rise = rise + (u * of_scores).flatten(1).double().sum(1)
+        if of_additional is not None and v is not None:
+            rise = rise + (v * of_additional).flatten(1).double().sum(1)
+        return rise, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, *arguments: Any) -> tuple:
+        return _mapped(ForwardLogPartition, info, in_dims, arguments, 3)
+
+
+class EagerLogPartition(LogPartition):
+    """The same where neither torch.compile nor a transform looks: the cheapest to call."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        output = LogPartition.forward(*inputs)
+        LogPartition.setup_context(ctx, inputs, output)
+        return output
+
+    setup_context = Function.setup_context  # type: ignore[assignment]
 
 
 class Marginals(Function):
@@ -82,7 +166,6 @@ class Marginals(Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
         scores: Tensor,
         additional: Tensor | None,
         lengths: Tensor | None,
@@ -90,10 +173,14 @@ class Marginals(Function):
         operators: Operators,
     ) -> tuple[Tensor, Tensor]:
         _, u, v = operators.marginals(scores, additional, lengths, option)
-        ctx.save_for_backward(scores, additional, lengths)
-        ctx.option, ctx.operators = option, operators
-        ctx.set_materialize_grads(False)
         return u, v
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        scores, additional, lengths, ctx.option, ctx.operators = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(scores, additional, lengths)
+        ctx.save_for_forward(scores, additional, lengths)
 
     @staticmethod
     def backward(
@@ -105,10 +192,101 @@ class Marginals(Function):
         if additional is None:
             of_v = None
         arguments = (of_u, of_v, lengths, ctx.option)
-        if torch.is_grad_enabled():  # a second derivative is wanted: only the reference has one
+        if torch.is_grad_enabled() and not transformed():
+            # a second derivative is wanted: only the reference has one
             of_scores, of_additional = ctx.operators.reference.vjp(scores, additional, *arguments)
         else:
-            of_scores, of_additional = ctx.operators.product(scores, additional, *arguments)
+            product = Product.apply if transformed() else Product.forward
+            of_scores, of_additional = product(scores, additional, *arguments, ctx.operators)
             if additional is not None:
                 of_additional = _summed(of_additional, additional)
         return of_scores, None if additional is None else of_additional, None, None, None
+
+
+class ForwardMarginals(Marginals):
+    """The same with forward-mode derivatives, which torch.compile does not trace."""
+
+    @staticmethod
+    def jvp(ctx: Any, of_scores: Tensor | None, of_additional: Tensor | None, *_: None) -> tuple:
+        scores, additional, lengths = ctx.saved_tensors
+        of_u = torch.zeros_like(scores) if of_scores is None else of_scores
+        of_v = _spread(of_additional, additional, len(scores))
+        return Product.apply(scores, additional, of_u, of_v, lengths, ctx.option, ctx.operators)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, *arguments: Any) -> tuple:
+        return _mapped(ForwardMarginals, info, in_dims, arguments, 3)
+
+
+class EagerMarginals(Marginals):
+    """The same where neither torch.compile nor a transform looks: the cheapest to call."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        output = Marginals.forward(*inputs)
+        Marginals.setup_context(ctx, inputs, output)
+        return output
+
+    setup_context = Function.setup_context  # type: ignore[assignment]
+
+
+class Product(Function):
+    """The Hessian of the log-partition times a vector, in which it is linear and symmetric."""
+
+    @staticmethod
+    def forward(
+        scores: Tensor,
+        additional: Tensor | None,
+        of_u: Tensor,
+        of_v: Tensor | None,
+        lengths: Tensor | None,
+        option: int,
+        operators: Operators,
+    ) -> tuple[Tensor, Tensor]:
+        return operators.product(scores, additional, of_u, of_v, lengths, option)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        scores, additional, _, _, lengths, ctx.option, ctx.operators = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(scores, additional, lengths)
+        ctx.save_for_forward(scores, additional, lengths)
+
+    @staticmethod
+    def backward(ctx: Any, of_u: Tensor | None, of_v: Tensor | None) -> tuple:
+        if any(ctx.needs_input_grad[:2]):
+            raise NotImplementedError(_THIRD)
+        u, v = _linear(ctx, of_u, of_v)
+        needs = ctx.needs_input_grad
+        return None, None, u if needs[2] else None, v if needs[3] else None, None, None, None
+
+    @staticmethod
+    def jvp(
+        ctx: Any,
+        scores: Tensor | None,
+        additional: Tensor | None,
+        of_u: Tensor | None,
+        of_v: Tensor | None,
+        *_: None,
+    ) -> tuple:
+        if scores is not None or additional is not None:
+            raise NotImplementedError(_THIRD)
+        return _linear(ctx, of_u, of_v)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, *arguments: Any) -> tuple:
+        return _mapped(Product, info, in_dims, arguments, 5)
+
+
+_THIRD = (
+    "torch.func and forward mode have no third derivatives of a log-partition; use "
+    "`torch.autograd.grad` with `create_graph=True`."
+)
+
+
+def _linear(ctx: Any, of_u: Tensor | None, of_v: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The product at the saved scores with another vector."""
+    scores, additional, lengths = ctx.saved_tensors
+    of_u = torch.zeros_like(scores) if of_u is None else of_u
+    of_v = None if additional is None else of_v
+    return Product.apply(scores, additional, of_u, of_v, lengths, ctx.option, ctx.operators)

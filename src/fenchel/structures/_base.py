@@ -104,6 +104,13 @@ class AbstractStructure(abc.ABC):
         """The closest point to scores (B, *shape) among all marginals, in closed form."""
         raise NotImplementedError(f"{self.name} has no closed form; use `fenchel.sparsemap`.")
 
+    def within(self, lengths: Tensor) -> Tensor:
+        """Which scores (B, *shape) belong to instances of these sizes, (B, k)."""
+        first = torch.arange(self.shape[0], device=lengths.device) < lengths[:, :1]
+        return first.reshape(-1, self.shape[0], *[1] * (len(self.shape) - 1)).expand(
+            -1, *self.shape
+        )
+
     def apart(self, additional: Tensor) -> Tensor:
         """Additional scores (B or 1, …) with one of its own for each place that uses one."""
         return additional
@@ -139,7 +146,8 @@ class AbstractStructure(abc.ABC):
         found = self.argmax(*self.arguments(problem.scores, problem.additional, problem.lengths))
         indicator, additional = found if isinstance(found, tuple) else (found, None)
         _checks.indicators(indicator, problem.scores.shape)
-        indicator = indicator.to(problem.scores)
+        indicator = indicator.detach().to(problem.scores)
+        _checks.finite_indicators(indicator, problem.scores)
         value = torch.where(indicator == 0, 0.0, problem.scores * indicator).flatten(1).sum(1)
         if additional is not None and problem.additional is not None:
             extra = torch.where(additional == 0, 0.0, problem.additional * additional)
@@ -175,18 +183,19 @@ class AbstractStructure(abc.ABC):
         sizes = _checks.lengths(lengths, mask, batch, self.sides, scores.device)
         dtype = scores.dtype
         wide = torch.float32 if dtype in _checks.HALF else dtype
-        flat = scores.to(wide).reshape(-1, *self.shape)
+        flat = _bounded(scores.to(wide)).reshape(-1, *self.shape)
         form, pieces = None, (None,) * len(self.additional_names)
         if additional is not None:
             together = additional if isinstance(additional, tuple) else (additional,)
             if not isinstance(additional, tuple):
                 together += (None,) * (len(self.additional_names) - 1)
             _checks.additional(together, self.additional_names, self.name, scores)
-            form = Form(together, isinstance(additional, tuple))
             pieces = tuple(
-                None if piece is None else self._flattened(k, piece.to(wide), batch)
+                None if piece is None else self._flattened(k, _bounded(piece.to(wide)), batch)
                 for k, piece in enumerate(together)
             )
+            shapes = tuple(None if piece is None else tuple(piece.shape[1:]) for piece in pieces)
+            form = Form(shapes, isinstance(additional, tuple))
         flat, extra = self.fold(flat, pieces, sizes)
         return Problem(self, flat, extra, sizes, batch, dtype, form)
 
@@ -198,6 +207,13 @@ class AbstractStructure(abc.ABC):
         if lead.numel() == 1:
             return piece.reshape(1, *tail)
         return piece.expand(*batch, *tail).reshape(-1, *tail)
+
+
+def _bounded(scores: Tensor) -> Tensor:
+    """Scores of which a million have room in a sum: larger ones are infinite."""
+    if scores.dtype != torch.float64:  # others are added up in it
+        return scores
+    return torch.where(scores.abs() <= 2.0**1000, scores, scores.detach() * torch.inf)
 
 
 def get(name: str, **options: Any) -> AbstractStructure:

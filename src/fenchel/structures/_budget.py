@@ -75,6 +75,10 @@ class Budget(CodedStructure):
     def parts(self, codes: Tensor) -> Tensor:
         return torch.where(codes == 1, torch.arange(codes.shape[-1], device=codes.device), -1)
 
+    def holds(self, codes: Tensor, lengths: Tensor | None) -> Tensor:
+        count = (codes == 1).sum(1)
+        return count == self.k if self.exact else count <= self.k
+
     def codes(self) -> Tensor:
         every = torch.tensor(list(itertools.product(range(2), repeat=self.d)))
         counts = every.sum(1)
@@ -86,7 +90,8 @@ class Budget(CodedStructure):
         room = (rows > -torch.inf).sum(-1, keepdim=True).to(rows.dtype)
         y = ksubset(rows, room.clamp(max=self.k), 2.0)
         if self.exact:
-            return follow(torch.where(room < self.k, 0.0, y), rows, bound=True)
+            y = torch.where(room < self.k, 0.0, y)
+            return follow(torch.where(rows.isnan(), torch.nan, y), rows, bound=True)
         bound = loose.sum(-1, keepdim=True) > self.k
         return follow(torch.where(bound | loose.isnan(), y, loose), rows, bound)
 

@@ -53,6 +53,28 @@ class CodedStructure(AbstractStructure):
         additional (…), −1 for none."""
         return None
 
+    def ended(self, codes: Tensor, lengths: Tensor | None) -> Tensor:
+        """Codes (B, positions) with −1 behind the end of each instance."""
+        if lengths is None or self.positions != self.sides[0]:
+            return codes
+        places = torch.arange(self.positions, device=codes.device)
+        return torch.where(places < lengths[:, :1], codes, -1)
+
+    def holds(self, codes: Tensor, lengths: Tensor | None) -> Tensor:
+        """Whether codes (B, positions) that have ended are structures of these sizes, (B).
+
+        Each part must be within the sizes, and each position must have one if it has options.
+        """
+        parts = self.parts(codes)
+        inside = torch.ones_like(parts[:, 0], dtype=torch.bool)
+        if lengths is not None:
+            region = self.within(lengths).flatten(1)
+            inside = (region.gather(1, parts.clamp(min=0)) | (parts < 0)).all(1)
+        if self.options_dim is None:
+            return inside
+        full = self.ended(torch.zeros_like(codes), lengths)
+        return inside & ((codes >= 0) == (full >= 0)).all(1)
+
     def codes_of(self, indicator: Tensor) -> Tensor:
         """The codes (..., positions) of indicators (..., *shape)."""
         if self.options_dim is None:
@@ -136,8 +158,7 @@ def _scattered(places: Tensor, size: int, dtype: torch.dtype) -> Tensor:
     """Counts (B, size) of the places (B, k), where −1 is none."""
     out = torch.zeros(len(places), size + 1, dtype=dtype, device=places.device)
     ones = torch.ones_like(places, dtype=dtype)
-    out.scatter_add_(1, torch.where(places < 0, size, places), ones)
-    return out[:, :size]
+    return out.scatter_add(1, torch.where(places < 0, size, places), ones)[:, :size]
 
 
 def _gathered(values: Tensor, places: Tensor) -> Tensor:

@@ -56,6 +56,7 @@ class Custom(AbstractStructure):
         self, scores: Tensor, additional: Tensor | None = None, lengths: Tensor | None = None
     ) -> Any:
         with torch.no_grad():
+            scores = scores.clone()  # a function may work in place
             if self.batched:
                 return self.oracle(scores)
             found = [self.oracle(instance) for instance in scores]

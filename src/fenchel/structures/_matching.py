@@ -65,6 +65,13 @@ class Matching(CodedStructure):
             "or SparseMAP."
         )
 
+    def within(self, lengths: Tensor) -> Tensor:
+        rows, columns = (
+            torch.arange(n, device=lengths.device) < lengths[:, k : k + 1]
+            for n, k in zip(self.shape, (0, 1), strict=True)
+        )
+        return rows.unsqueeze(2) & columns.unsqueeze(1)
+
     def option(self, additional: Tensor | None) -> int:
         return 0
 
@@ -74,6 +81,13 @@ class Matching(CodedStructure):
     def parts(self, codes: Tensor) -> Tensor:
         place = torch.arange(codes.shape[-1], device=codes.device) * self.columns
         return torch.where(codes < 0, -1, codes + place)
+
+    def holds(self, codes: Tensor, lengths: Tensor | None) -> Tensor:
+        fewest = min(self.shape) if lengths is None else lengths.amin(1)
+        taken = self.indicator(codes)
+        if lengths is not None:
+            taken = taken * self.within(lengths)
+        return (taken.sum(1) <= 1).all(1) & (taken.sum((1, 2)) == fewest)
 
     def codes(self) -> Tensor:
         if self.rows <= self.columns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -32,17 +32,17 @@ class Vertices(NamedTuple):
 class Form(NamedTuple):
     """How additional scores were given."""
 
-    pieces: tuple[Tensor | None, ...]
+    shapes: tuple[tuple[int, ...] | None, ...]
+    """What one instance has of each; None for those that were not given."""
     as_tuple: bool
 
-    def restored(self, pieces: tuple[Any, ...]) -> Any:
-        """Results, one for each additional score that could have been given, in the same form."""
-        if not self.as_tuple:
-            return pieces[0]
-        return tuple(
-            None if piece is None else result
-            for piece, result in zip(self.pieces, pieces, strict=True)
+    def restored(self, pieces: tuple[Tensor, ...]) -> Any:
+        """Results (B, …), one for each additional score that may be given, in that form."""
+        found = tuple(
+            None if shape is None else piece.reshape(len(piece), *shape)
+            for shape, piece in zip(self.shapes, pieces, strict=True)
         )
+        return found if self.as_tuple else found[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +67,15 @@ class Problem:
     dtype: torch.dtype
     form: Form | None
 
+    def taken_apart(self) -> Problem:
+        """The same with an additional score of its own for each place that uses one."""
+        if self.additional is None:
+            return self
+        additional, form = self.structure.apart(self.additional), self.form
+        if form is not None and form.shapes[0] is not None:
+            form = form._replace(shapes=(tuple(additional.shape[1:]), *form.shapes[1:]))
+        return replace(self, additional=additional, form=form)
+
     def unbatched(self, values: Tensor) -> Tensor:
         """What belongs to each instance, (B, …), with the user's batch dimensions and type."""
         values = values.reshape((*self.batch, *values.shape[1:]))
@@ -76,5 +85,8 @@ class Problem:
         """What belongs to each score and additional score (B, …), in the form these came in."""
         if self.form is None:
             return self.unbatched(u), None
-        pieces = self.structure.unfold(u, v, self.lengths)
-        return self.unbatched(u), self.form.restored(tuple(map(self.unbatched, pieces)))
+        found = self.form.restored(self.structure.unfold(u, v, self.lengths))
+        if not isinstance(found, tuple):
+            return self.unbatched(u), self.unbatched(found)
+        pieces = (None if piece is None else self.unbatched(piece) for piece in found)
+        return self.unbatched(u), tuple(pieces)

@@ -22,10 +22,10 @@ from ._coded import CodedStructure
 class Sequence(CodedStructure):
     """One of m tags at each of n positions: a linear chain.
 
-    The scores are unaries (n, m). Additional scores are transitions, (m, m) for all neighbours or
-    (n − 1, m, m), entry (previous, next), and scores (m,) of the first and of the last tag. A code
-    is the tags. MAP inference is Viterbi's algorithm, marginals the forward-backward algorithm,
-    both in O(n m²).
+    The scores are unaries (n, m). Additional scores are transitions, (m, m) or (1, m, m) for all
+    neighbours or (n − 1, m, m), entry (previous, next), and scores (m,) of the first and of the
+    last tag, each with or without batch dimensions. A code is the tags. MAP inference is Viterbi's
+    algorithm, marginals the forward-backward algorithm, both in O(n m²).
 
     Args:
         length: n ≥ 1, or the longest of a ragged batch.
@@ -93,7 +93,7 @@ class Sequence(CodedStructure):
 
     def additional_shape(self, position: int, shape: torch.Size, batch: torch.Size) -> int:
         m = self.tags
-        own = [(m, m), (self.length - 1, m, m)] if position == 0 else [(m,)]
+        own = [(m, m), (self.length - 1, m, m), (1, m, m)] if position == 0 else [(m,)]
         return _checks.additional_fits(self.additional_names[position], shape, own, batch)
 
     def fold(
@@ -108,6 +108,8 @@ class Sequence(CodedStructure):
             scores = scores + torch.where(places == last, end.unsqueeze(1), 0.0)
         if transitions is None:
             transitions = scores.new_zeros(1, self.tags, self.tags)
+        if transitions.ndim == 4 and transitions.shape[1] == 1:
+            transitions = transitions.squeeze(1)
         return scores, transitions
 
     def unfold(self, u: Tensor, v: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, ...]:

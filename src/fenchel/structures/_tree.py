@@ -65,6 +65,13 @@ class DependencyTree(CodedStructure):
     def oracle(self) -> str:
         return "eisner" if self.projective else "arborescence"
 
+    def within(self, lengths: Tensor) -> Tensor:
+        rows, columns = (
+            torch.arange(n, device=lengths.device) < lengths[:, k : k + 1]
+            for n, k in zip(self.shape, (0, 0), strict=True)
+        )
+        return rows.unsqueeze(2) & columns.unsqueeze(1)
+
     def option(self, additional: Tensor | None) -> int:
         return int(self.single_root)
 
@@ -77,6 +84,24 @@ class DependencyTree(CodedStructure):
     def parts(self, codes: Tensor) -> Tensor:
         words = torch.arange(codes.shape[-1], device=codes.device)
         return torch.where(codes < 0, -1, codes * self.n + words)
+
+    def holds(self, codes: Tensor, lengths: Tensor | None) -> Tensor:
+        words = torch.arange(codes.shape[1], device=codes.device).expand_as(codes)
+        heads = torch.where(codes < 0, words, codes)
+        roots = ((heads == words) & (codes >= 0)).sum(1)
+        above = heads
+        for _ in range(codes.shape[1].bit_length()):  # twice as far up each time
+            above = above.gather(1, above)
+        good = super().holds(codes, lengths) & (heads.gather(1, above) == above).all(1)
+        good = good & (roots == 1 if self.single_root else roots >= 1)
+        if not self.projective:
+            return good
+        # The root stands before the first word; no two arcs cross.
+        ends = torch.stack([words, torch.where(heads == words, -1, heads)])
+        low, high = (e.masked_fill(codes < 0, -2) for e in (ends.amin(0), ends.amax(0)))
+        first, last = low.unsqueeze(2), high.unsqueeze(2)
+        low, high = low.unsqueeze(1), high.unsqueeze(1)
+        return good & ~((first < low) & (low < last) & (last < high)).flatten(1).any(1)
 
     def codes(self) -> Tensor:
         found = [

@@ -57,6 +57,11 @@ class _Instance:
         self.iterations += 1
         self.gap = max(float(value - level), 0.0)
         rounding = self._unit * (8 + len(at.parts))
+        if value - level < -max(self.limits.tol, 8 * rounding):
+            raise ValueError(
+                "the oracle must return the best structure; it returned one whose score is lower, "
+                f"by {float(level - value):.1e}, than that of others it has returned before."
+            )
         self.converged = self.gap <= max(self.limits.tol, rounding)
         if self.converged or self.iterations >= self.limits.max_iter:
             return False

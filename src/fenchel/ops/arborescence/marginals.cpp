@@ -7,6 +7,7 @@
 #include "math.hpp"
 #include "structure.hpp"
 #include "sums.hpp"
+#include "vast.hpp"
 #include "wide.hpp"
 
 namespace fenchel {
@@ -23,8 +24,6 @@ FENCHEL_INLINE Lane operator-(Lane a, Lane b) { return {a.v - b.v}; }
 FENCHEL_INLINE Lane operator*(Lane a, Lane b) { return {a.v * b.v}; }
 FENCHEL_INLINE Lane operator/(Lane a, Lane b) { return {a.v / b.v}; }
 
-// Two roots are so unlikely beside one, in wide numbers, that they never count.
-constexpr int64_t kRare = int64_t(1) << 32;
 // Scores that lie this close together make weights that neither overflow nor underflow.
 constexpr double kNear = 600;
 
@@ -60,15 +59,15 @@ class Forest {
     if (all.shares) check_lanes();
     if (all.shares) write(all.shares, all.n, rows, count);
     for (int64_t lane = 0; lane < count; ++lane) {
-      double found = value.v[lane];
-      const bool wide = fits_[lane] == 0 && found > kNone;
-      if (wide) found = sum_wide(lane, all.direction != nullptr, all.shares != nullptr);
-      if (all.values) all.values[rows[lane]] = found;
-      if (!all.shares || fits_[lane] != 0) continue;
-      T* to = all.shares + rows[lane] * all.n * all.n;
-      std::fill(to, to + all.n * all.n, found == found ? T(0) : std::numeric_limits<T>::quiet_NaN());
-      for (int64_t h = 0; h < n && found > kNone; ++h)
-        for (int64_t d = 0; d < n; ++d) to[h * all.n + d] = static_cast<T>(narrow(wide_.shares[h * n + d]));
+      const int64_t row = rows[lane];
+      if (fits_[lane] != 0) {
+        if (all.values) all.values[row] = value.v[lane];
+      } else if (trouble_[lane] == 0) {
+        if (high_[lane] > kFar || !answer_alone(all, row, lane, wide_, -kFar))
+          if (!answer_alone(all, row, lane, vast_, kNone)) give_up(all, row, kNone);
+      } else {
+        give_up(all, row, trouble_[lane]);
+      }
     }
   }
 
@@ -77,9 +76,10 @@ class Forest {
   bool single_root_ = true;
   TreeSums<Lane> lanes_;
   TreeSums<Wide> wide_;
+  TreeSums<Vast> vast_;
   std::unique_ptr<Lane[]> score_, root_;  // rescaled; −inf on the diagonal
   std::unique_ptr<Lane[]> most_;          // what was subtracted
-  Vec<double> base_, trouble_;            // trouble: 0, −inf for no tree, or NaN
+  Vec<double> base_, high_, trouble_;     // high: the largest score; trouble: 0, −inf for no tree, or NaN
   VecInt<double> fits_;                   // whether the weights have room in a double
 
   // Between matrices of sentences, of `stride` words, and lanes, a few entries of all sentences at a time.
@@ -117,8 +117,8 @@ class Forest {
   void rescale() {
     const Vec<double> zero = {}, none = splat<double>(kNone);
     VecInt<double> bad = {}, orphan = {}, lost = {}, forbids = {};
-    Vec<double> spread = {}, top = single_root_ ? none : zero, low = zero;
-    base_ = zero;
+    Vec<double> spread = {}, least = {}, top = single_root_ ? none : zero, low = zero;
+    base_ = zero, high_ = none;
     for (int64_t d = 0; d < n_; ++d) {
       root_[d] = score_[d * n_ + d];
       most_[d].v = single_root_ ? none : root_[d].v;
@@ -127,6 +127,8 @@ class Forest {
       for (int64_t d = 0; d < n_; ++d) {
         const Vec<double> s = score_[h * n_ + d].v;
         bad |= ~(s < kInf<double>);
+        high_ = max<double>(high_, s);
+        least = s > none && s < least ? s : least;
         if (h != d) most_[d].v = max<double>(most_[d].v, s);
       }
     for (int64_t d = 0; d < n_; ++d) {
@@ -158,7 +160,7 @@ class Forest {
     spread = -low;
     spread = forbids ? spread * static_cast<double>(n_) : spread;
     trouble_ = bad ? splat<double>(std::numeric_limits<double>::quiet_NaN()) : lost ? none : zero;
-    fits_ = ~orphan & (spread <= kNear) & (trouble_ == zero);
+    fits_ = ~orphan & (spread <= kNear) & (high_ <= kFar) & (least >= -kFar) & (trouble_ == zero);
   }
 
   // The log-partitions. A lane whose weights have no room gets weights of one.
@@ -183,24 +185,40 @@ class Forest {
     for (int64_t k = 0; k < n_ * n_; ++k) fits_ &= lanes_.shares[k].v == lanes_.shares[k].v;
   }
 
-  // The same for one sentence in wide numbers: a single root's weights are as small as those can tell.
-  double sum_wide(int64_t lane, bool product, bool shares) {
-    wide_.resize(n_);
-    auto weight = [](double x) { return x == kNone ? Wide() : Wide::exp(x); };
-    for (int64_t k = 0; k < n_ * n_; ++k) {
-      wide_.arcs[k] = weight(score_[k].v[lane]);
-      if (product) wide_.direction[k] = Wide(lanes_.direction[k].v[lane]);
-    }
-    for (int64_t d = 0; d < n_; ++d) {
-      wide_.root[d] = weight(root_[d].v[lane]);
-      if (single_root_ && wide_.root[d].part != 0) wide_.root[d].power -= kRare;
-    }
-    Wide all(1.0);
-    wide_.eliminate(false, [&](Wide s) { all *= s; });
-    if (single_root_) all.power += kRare;
-    if (!(all.part > 0) || (single_root_ && all.power < -kRare / 2)) return kNone;  // none, or only with two roots
-    if (shares) product ? wide_.product(false) : wide_.marginals(false);
-    return base_[lane] + all.log();
+  // No tree, or none that can be told.
+  template <class T>
+  static void give_up(const Sentences<T>& all, int64_t row, double why) {
+    if (all.values) all.values[row] = why;
+    if (!all.shares) return;
+    T* to = all.shares + row * all.n * all.n;
+    std::fill(to, to + all.n * all.n, why == why ? T(0) : std::numeric_limits<T>::quiet_NaN());
+  }
+
+  // One sentence in numbers of more room; false if it has no tree, or a log-partition below the least. The
+  // weights of a single root are rare: a tree has one of them.
+  template <class T, class Num>
+  bool answer_alone(const Sentences<T>& all, int64_t row, int64_t lane, TreeSums<Num>& sums, double least) {
+    const int64_t n = n_, stride = all.n;
+    const T* scores = all.scores + row * stride * stride;
+    sums.resize(n);
+    for (int64_t h = 0; h < n; ++h)
+      for (int64_t d = 0; d < n; ++d) {
+        const Num weight = Num::exp(static_cast<double>(scores[h * stride + d]));
+        sums.arcs[h * n + d] = h == d ? Num() : weight;
+        if (h == d) sums.root[d] = single_root_ ? weight.rarely() : weight;
+        if (all.direction) sums.direction[h * n + d] = Num(lanes_.direction[h * n + d].v[lane]);
+      }
+    Num total(1.0);
+    sums.eliminate(false, [&](const Num& s) { total = total * s; });
+    if (!(total.part > 0) || (single_root_ && total.rarity() > 1) || !(total.log() >= least)) return false;
+    if (all.values) all.values[row] = total.log();
+    if (!all.shares) return true;
+    all.direction ? sums.product(false) : sums.marginals(false);
+    T* to = all.shares + row * stride * stride;
+    std::fill(to, to + stride * stride, T(0));
+    for (int64_t h = 0; h < n; ++h)
+      for (int64_t d = 0; d < n; ++d) to[h * stride + d] = static_cast<T>(narrow(sums.shares[h * n + d]));
+    return true;
   }
 };
 

@@ -1,4 +1,4 @@
-// Numbers with the precision of a double and practically no limit to their exponent.
+// Numbers with the precision of a double and a wider exponent, for scores up to a million.
 #pragma once
 
 #include <cmath>
@@ -14,13 +14,18 @@ struct Wide {
   static constexpr double kUp = 0x1p256, kDown = 0x1p-256, kHigh = 0x1p128, kLow = 0x1p-128;
   static constexpr double kLog = 177.445678223346;  // 256 ln 2, and in two parts, the first of which
   static constexpr double kLogHi = 0x1.62e42fee00000p+7, kLogLo = 0x1.a39ef35793c76p-25;  // is short
+  static constexpr int64_t kRare = int64_t(1) << 48;
 
   Wide() = default;
-  Wide(double value) : part(value) { settle(); }
+  Wide(double value) : part(value) {
+    for (int k = 0; k < 4; ++k) settle();
+  }
 
-  // e^x for x > −inf; the exponent is split off exactly enough for the precision that x itself has.
+  // e^x, zero where that never counts beside e^−kFar; the exponent is split off exactly enough for the
+  // precision that x itself has.
   static Wide exp(double x) {
     Wide y;
+    if (!(x >= -0x1p40)) return y;
     const double power = std::nearbyint(x / kLog);
     y.part = std::exp((x - power * kLogHi) - power * kLogLo);
     y.power = static_cast<int64_t>(power);
@@ -28,11 +33,20 @@ struct Wide {
     return y;
   }
 
-  // The logarithm of a positive number.
+  // The logarithm of a positive number, as if it were not rare.
   double log() const {
-    const double whole = static_cast<double>(power);
+    const double whole = static_cast<double>(power + rarity() * kRare);
     return whole * kLogHi + (std::log(part) + whole * kLogLo);
   }
+
+  // So small that two of them never count beside one.
+  Wide rarely() const {
+    Wide y = *this;
+    if (part != 0) y.power -= kRare;
+    return y;
+  }
+  // How many such there are in a product.
+  int64_t rarity() const { return (kRare / 2 - power) >> 48; }
 
   void settle() {
     const double size = std::fabs(part);
@@ -70,8 +84,6 @@ inline Wide operator+(Wide a, Wide b) {
   return a;
 }
 inline Wide operator-(Wide a, Wide b) { return a + -b; }
-inline Wide& operator+=(Wide& a, Wide b) { return a = a + b; }
-inline Wide& operator*=(Wide& a, Wide b) { return a = a * b; }
 
 // As a double, zero or infinite where it has no room.
 inline double narrow(Wide x) {

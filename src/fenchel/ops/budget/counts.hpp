@@ -2,11 +2,15 @@
 //
 // α[i][j] is the log-sum over choices of j among the first i entries. Given j, the i-th is chosen with
 // probability taken[i][j] = exp(α[i−1][j−1] + s_i − α[i][j]) and left with left[i][j] = exp(α[i−1][j] −
-// α[i][j]); going back from the last entry, the marginals follow by multiplication alone.
+// α[i][j]); going back from the last entry, the marginals follow by multiplication alone. Where scores
+// are so large that α would be rounded too much, it is found again in numbers of any size.
 #pragma once
+
+#include <vector>
 
 #include "inference.hpp"
 #include "math.hpp"
+#include "vast.hpp"
 
 namespace fenchel {
 
@@ -29,9 +33,11 @@ class Counts {
   double forward(const T* scores, const T*, const int64_t* lengths) {
     n_ = lengths ? *lengths : d_;
     bool solvable = true;
+    double highest = kNone;
     for (int64_t i = 0; i < n_; ++i) {
       score_[i] = static_cast<double>(scores[i]);
       solvable &= score_[i] < kInf<double>;
+      highest = std::fmax(highest, score_[i]);
     }
     for (int64_t j = 0; j < stride_; ++j) alpha_[j] = kNone;
     row(alpha_, 0)[0] = 0;
@@ -44,7 +50,8 @@ class Counts {
     for (int64_t j = 0; j <= k_; ++j) mass += std::exp(last[j] - top);
     const double value = top == kNone ? kNone : top + std::log(mass);
     for (int64_t j = 0; j < stride_; ++j) mu_[j] = mu_[j] == kNone ? 0 : std::exp(mu_[j] - value);
-    return solvable ? value : std::numeric_limits<double>::quiet_NaN();
+    if (!solvable) return std::numeric_limits<double>::quiet_NaN();
+    return is_far(highest, value) ? forward_vast() : value;
   }
 
   template <class T>
@@ -84,6 +91,26 @@ class Counts {
   int64_t width() const { return stride_ - 2 * kLanes<double>; }
   // Entry −1 of a row, and those behind it, may be read.
   double* row(Workspace& table, int64_t i) { return table.data() + i * stride_ + kLanes<double>; }
+
+  double forward_vast() {
+    std::vector<Vast> alpha(k_ + 1);
+    alpha[0] = Vast(1.0);
+    for (int64_t i = 1; i <= n_; ++i) {
+      const Vast weight = Vast::exp(score_[i - 1]);
+      double *taken = row(taken_, i), *left = row(left_, i);
+      for (int64_t j = k_; j >= 0; --j) {
+        const Vast with = j > 0 ? alpha[j - 1] * weight : Vast(), all = alpha[j] + with;
+        taken[j] = ratio(with, all);
+        left[j] = ratio(alpha[j], all);
+        alpha[j] = all;
+      }
+    }
+    Vast total;
+    for (int64_t j = exact_ ? k_ : 0; j <= k_; ++j) total = total + alpha[j];
+    mu_.fill(stride_, 0);
+    for (int64_t j = exact_ ? k_ : 0; j <= k_; ++j) row(mu_, 0)[j] = ratio(alpha[j], total);
+    return total.part > 0 ? total.log() : kNone;
+  }
 
   void step(int64_t i) {
     const double* before = row(alpha_, i - 1);

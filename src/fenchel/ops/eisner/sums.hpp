@@ -1,9 +1,13 @@
 // Log-partition, marginals and their derivative of the projective trees of one sentence: the sums over spans
 // (inside), and their gradient from the widest span down (outside).
+// Where scores are so large that log-sums would be rounded too much, the sums are numbers of any size instead.
 #pragma once
+
+#include <vector>
 
 #include "inference.hpp"
 #include "math.hpp"
+#include "vast.hpp"
 #include "spans.hpp"
 
 namespace fenchel {
@@ -32,17 +36,12 @@ class SpanSums {
     table_ = Spans::size(nodes_);
     read(scores, scores_.data());
     if (!is_solvable(scores_.data(), n_ * n_)) return std::numeric_limits<double>::quiet_NaN();
+    sums_.clear();
     sweep<false>(scores_.data(), value_.data());
-    if (!single_root_) return value_[at(kRight, nodes_ - 1, 0)];
-    double top = kNone, mass = 0;
-    for (int64_t r = 0; r < n_; ++r) {
-      goal_[r] = value_[at(kLeft, r, 0)] + value_[at(kRight, n_ - 1 - r, r)] + scores_[r * n_ + r];
-      top = std::fmax(top, goal_[r]);
-    }
-    if (top == kNone) return top;
-    for (int64_t r = 0; r < n_; ++r) mass += goal_[r] = std::exp(goal_[r] - top);
-    for (int64_t r = 0; r < n_; ++r) goal_[r] /= mass;
-    return top + std::log(mass);
+    const double value = single_root_ ? add_roots() : value_[at(kRight, nodes_ - 1, 0)];
+    double highest = kNone;
+    for (int64_t k = 0; k < n_ * n_; ++k) highest = std::fmax(highest, scores_[k]);
+    return is_far(highest, value) ? forward_vast() : value;
   }
 
   template <class T>
@@ -77,6 +76,7 @@ class SpanSums {
   Workspace value_, slope_;  // log-sums, and their derivative in the direction
   Workspace share_, bend_;   // the gradient in the log-sums, and its derivative
   Workspace goal_, goal_slope_;
+  std::vector<Vast> sums_;  // in place of the log-sums, where it is not empty
 
   int64_t at(Table table, int64_t w, int64_t i) const { return table * table_ + w * stride_ + i; }
 
@@ -84,6 +84,48 @@ class SpanSums {
   void read(const T* from, double* to) const {
     for (int64_t h = 0; h < n_; ++h)
       for (int64_t d = 0; d < n_; ++d) to[h * n_ + d] = static_cast<double>(from[h * full_n_ + d]);
+  }
+
+  // The log-sum over the words that may be the single root, and their shares in it.
+  double add_roots() {
+    double top = kNone, mass = 0;
+    for (int64_t r = 0; r < n_; ++r) {
+      goal_[r] = value_[at(kLeft, r, 0)] + value_[at(kRight, n_ - 1 - r, r)] + scores_[r * n_ + r];
+      top = std::fmax(top, goal_[r]);
+    }
+    if (top == kNone) return top;
+    for (int64_t r = 0; r < n_; ++r) mass += goal_[r] = std::exp(goal_[r] - top);
+    for (int64_t r = 0; r < n_; ++r) goal_[r] /= mass;
+    return top + std::log(mass);
+  }
+
+  double forward_vast() {
+    const Sentence sentence(scores_.data(), static_cast<int>(n_), single_root_);
+    sums_.assign(kTables * table_, Vast());
+    for (int64_t i = 0; i < nodes_; ++i) sums_[at(kRight, 0, i)] = sums_[at(kLeft, 0, i)] = Vast(1.0);
+    for (int64_t w = 1; w < nodes_; ++w)
+      for (int64_t i = 0; i < nodes_ - w; ++i) {
+        const int first = static_cast<int>(i), last = static_cast<int>(i + w);
+        const Vast gap = sums_[at(kGap, w, i)] = ways<kGap>(w, i);
+        sums_[at(kRightArc, w, i)] = gap * Vast::exp(sentence.score(first, last));
+        sums_[at(kLeftArc, w, i)] = gap * Vast::exp(sentence.score(last, first));
+        sums_[at(kRight, w, i)] = ways<kRight>(w, i);
+        sums_[at(kLeft, w, i)] = ways<kLeft>(w, i);
+      }
+    Vast total = single_root_ ? Vast() : sums_[at(kRight, nodes_ - 1, 0)];
+    std::vector<Vast> roots(single_root_ ? n_ : 0);
+    for (int64_t r = 0; single_root_ && r < n_; ++r) {
+      roots[r] = sums_[at(kLeft, r, 0)] * sums_[at(kRight, n_ - 1 - r, r)] * Vast::exp(scores_[r * n_ + r]);
+      total = total + roots[r];
+    }
+    for (int64_t r = 0; single_root_ && r < n_; ++r) goal_[r] = ratio(roots[r], total);
+    return total.part > 0 ? total.log() : kNone;
+  }
+  template <Table kTable>
+  Vast ways(int64_t w, int64_t i) const {
+    Vast total;
+    each_way<kTable>(w, i, [&](int64_t a, int64_t b) FENCHEL_LAMBDA { total = total + sums_[a] * sums_[b]; });
+    return total;
   }
 
   // Calls f(x, y) with the places of the two halves of each way to build span i … i + w.
@@ -112,22 +154,28 @@ class SpanSums {
     store<double>(x + at(kTable, w, i), top + log<double>(mass, Vec<double>{}));
   }
 
-  // The probability of one way among those of its span.
-  FENCHEL_INLINE Vec<double> chance(int64_t a, int64_t b, Vec<double> all) const {
+  // The probability of one way among those of its span, whose log-sum is given.
+  FENCHEL_INLINE Vec<double> chance(int64_t a, int64_t b, int64_t own, Vec<double> all) const {
+    if (!sums_.empty()) return chance_vast(a, b, own);
     const double* x = value_.data();
-    Vec<double> p = exp<double>((load<double>(x + a) + load<double>(x + b)) - (all > kNone ? all : Vec<double>{}));
+    return exp<double>((load<double>(x + a) + load<double>(x + b)) - (all > kNone ? all : Vec<double>{}));
+  }
+  Vec<double> chance_vast(int64_t a, int64_t b, int64_t own) const {
+    Vec<double> p;
+    for (int64_t k = 0; k < kLanes<double>; ++k) p[k] = ratio(sums_[a + k] * sums_[b + k], sums_[own + k]);
     return p;
   }
 
   template <Table kTable>
   FENCHEL_INLINE void add_slopes(int64_t w, int64_t i) {
     double* x = slope_.data();
-    const Vec<double> all = load<double>(value_.data() + at(kTable, w, i));
+    const int64_t own = at(kTable, w, i);
+    const Vec<double> all = load<double>(value_.data() + own);
     Vec<double> total = {};
     each_way<kTable>(w, i, [&](int64_t a, int64_t b) FENCHEL_LAMBDA {
-      total += chance(a, b, all) * (load<double>(x + a) + load<double>(x + b));
+      total += chance(a, b, own, all) * (load<double>(x + a) + load<double>(x + b));
     });
-    store<double>(x + at(kTable, w, i), total);
+    store<double>(x + own, total);
   }
 
   // All spans, narrow ones first: log-sums, or after them slopes.
@@ -161,7 +209,7 @@ class SpanSums {
     if constexpr (kSlopes) bend = load<double>(bend_.data() + own);
     for (int64_t k = count; k < kLanes<double>; ++k) share[k] = bend[k] = 0;  // behind the last span
     each_way<kTable>(w, i, [&](int64_t a, int64_t b) FENCHEL_LAMBDA {
-      const Vec<double> p = chance(a, b, all);
+      const Vec<double> p = chance(a, b, own, all);
       const Vec<double> part = share > 0 ? p * share : Vec<double>{};
       add(share_, a, part);
       add(share_, b, part);

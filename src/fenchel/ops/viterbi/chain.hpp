@@ -3,11 +3,15 @@
 // The forward pass keeps, for each pair of neighbours, the probability of the previous tag a given the next
 // tag b and the scores so far, P[a][b] = exp(α[a] + T[a][b] − log Σ_a exp(α[a] + T[a][b])). From the end
 // backwards the marginals follow by multiplication alone, μ'[a] = Σ_b P[a][b] μ[b]: there is no second
-// sweep of exponentials, and nothing is ever subtracted.
+// sweep of exponentials, and nothing is ever subtracted. Where scores are so large that α would be rounded too
+// much, the forward pass is done again in numbers of any size; what it keeps has room in a double.
 #pragma once
+
+#include <vector>
 
 #include "inference.hpp"
 #include "math.hpp"
+#include "vast.hpp"
 
 namespace fenchel {
 
@@ -49,6 +53,7 @@ class Chain {
   template <class T>
   double forward(const T* scores, const T* transitions, const int64_t* lengths) {
     const int64_t n = n_ = lengths ? *lengths : full_n_;
+    largest_ = splat<double>(kNone);
     bool solvable = widen(scores, n, kNone, score_.data());
     for (int64_t i = 0; i + 1 < n; ++i) {
       if (i == 0 || !shared_) solvable &= widen(transitions + i * m_ * m_, m_, kNone, transition_.data());
@@ -58,7 +63,10 @@ class Chain {
     }
     if (n == 1) copy(score_.data(), alpha_.data());
     const double value = softmax(alpha_.data() + (n - 1) * width_, width_, mu_.data());
-    return solvable ? value : std::numeric_limits<double>::quiet_NaN();
+    if (!solvable) return std::numeric_limits<double>::quiet_NaN();
+    return is_far(largest(reinterpret_cast<const double*>(&largest_), kLanes<double>), value)
+               ? forward_vast(transitions)
+               : value;
   }
 
   template <class T>
@@ -107,15 +115,40 @@ class Chain {
  private:
   int64_t full_n_, m_, width_, n_ = 0;
   bool shared_;
-  Vec<double> lane_;
+  Vec<double> lane_, largest_;
   Workspace score_, alpha_, given_, transition_, mu_, pair_;  // pair: marginals of transitions
   Workspace slope_, mean_, turn_, mu_slope_;                  // the direction's share in α, and in T
   Workspace next_mu_, next_slope_;
 
+  // The same in numbers of any size, from scores that have been read.
+  template <class T>
+  double forward_vast(const T* transitions) {
+    std::vector<Vast> alpha(m_), next(m_), ways(m_);
+    for (int64_t b = 0; b < m_; ++b) alpha[b] = Vast::exp(score_[b]);
+    for (int64_t i = 0; i + 1 < n_; ++i) {
+      if (!shared_) widen(transitions + i * m_ * m_, m_, kNone, transition_.data());
+      for (int64_t b = 0; b < m_; ++b) {
+        Vast total;
+        double* given = given_.data() + i * m_ * width_ + b;
+        for (int64_t a = 0; a < m_; ++a) {
+          ways[a] = alpha[a] * Vast::exp(transition_[a * width_ + b]);
+          total = total + ways[a];
+        }
+        for (int64_t a = 0; a < m_; ++a) given[a * width_] = ratio(ways[a], total);
+        next[b] = total * Vast::exp(score_[(i + 1) * width_ + b]);
+      }
+      alpha.swap(next);
+    }
+    Vast total;
+    for (int64_t b = 0; b < m_; ++b) total = total + alpha[b];
+    for (int64_t b = 0; b < m_; ++b) mu_[b] = ratio(alpha[b], total);
+    return total.part > 0 ? total.log() : kNone;
+  }
+
   // Rows of m entries as padded rows of doubles; whether none is NaN or +inf. Whole vectors are read, of
   // which the end may belong to the next row.
   template <class T>
-  bool widen(const T* from, int64_t rows, double fill, double* to) const {
+  bool widen(const T* from, int64_t rows, double fill, double* to) {
     const T* end = from + rows * m_;
     VecInt<double> bad = {};
     for (int64_t i = 0; i < rows; ++i, from += m_, to += width_)
@@ -127,6 +160,7 @@ class Chain {
           for (int64_t k = 0; k < m_ - b; ++k) v[k] = static_cast<double>(from[b + k]);
         if (b + kLanes<double> > m_) v = lane_ < static_cast<double>(m_ - b) ? v : splat<double>(fill);
         bad |= ~(v < kInf<double>);
+        largest_ = max<double>(largest_, v);
         store<double>(to + b, v);
       }
     return fold(bad, [](auto x, auto y) { return x | y; }) == 0;
