@@ -67,6 +67,13 @@ def test_histories_have_a_panel_for_each_figure():
         plots.plot_histories({})
 
 
+def test_histories_that_differ_widely_are_logarithmic():
+    figure = plots.plot_histories(
+        {"dense": {"calls": [256.0], "loss": [0.0]}, "sparsemax": {"calls": [2.0], "loss": [99.0]}}
+    )
+    assert [axes.get_yscale() for axes in figure.axes] == ["log", "linear"]
+
+
 def test_histories_over_another_figure_and_with_many_runs():
     runs = {str(k): {"elbo": [1.0, 2.0], "calls": [3.0, 9.0]} for k in range(9)}
     figure = plots.plot_histories(runs, over="calls")

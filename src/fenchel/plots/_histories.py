@@ -12,12 +12,16 @@ if TYPE_CHECKING:
 
 INSIDE = 6
 """The most runs whose names fit into a panel."""
+WIDE = 50
+"""How many times larger the largest value of a panel is than the least where it is logarithmic."""
 
 
 def plot_histories(
     runs: Mapping[str, Mapping[str, Sequence[float]]], over: str | None = None
 ) -> Figure:
     """A panel for each figure and in it a line for each run, over epochs or over a figure.
+
+    A panel is logarithmic where its values are positive and differ widely.
 
     Args:
         runs: by name, and in each the values of every figure, by its name.
@@ -44,6 +48,9 @@ def plot_histories(
         axes.set(xlabel=over or "epoch", title=name)
         if over is not None:
             axes.set_xscale("log")
+        shown = [value for values in runs.values() for value in values.get(name, ())]
+        if shown and min(shown) > 0 and max(shown) > WIDE * min(shown):
+            axes.set_yscale("log")
         _style.tidy(axes)
     if len(runs) <= INSIDE:
         panels[0].legend(frameon=False, fontsize="small")
