@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from .. import _checks
+from ..ops._function import signed
 from ..ops.active_set import jacobian
 from ..ops.active_set.solution import Outcome, Support
 
@@ -26,6 +27,7 @@ class Found:
     outcome: Outcome
 
 
+@signed
 class Argmax(Function):
     """Scores (B, n) and additional scores (B or 1, m) to marginals (B, n) and weights (B, K).
 
@@ -70,6 +72,7 @@ class Argmax(Function):
         raise NotImplementedError(_checks.MAPPED)
 
 
+@signed
 class Jacobian(Function):
     """The Jacobian times a vector, which is symmetric and, where the support does not change,
     constant: so it is its own derivative."""
@@ -121,6 +124,7 @@ class Jacobian(Function):
         return tuple(torch.stack(column) for column in zip(*rows, strict=True)), (0, 0, 0)
 
 
+@signed
 class Maximum(Function):
     """A value (B) that is a maximum over marginals, with them as its gradient; its second
     derivative is theirs."""

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from .._checks import HALF
+from ..ops._function import signed
 from ..ops._operator import transformed
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def _less_target(value: Tensor, scores: Tensor, target: Tensor | None) -> Tensor
     return value if value.dtype == scores.dtype else value.to(scores.dtype)
 
 
+@signed
 class Argmax(Function):
     """ŷ(scores): rows (..., d), a parameter of shape (..., 1) or None, and the mapping."""
 
@@ -132,6 +133,7 @@ def solution(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping)
     return mapping.at(parameter).rounded(scores)
 
 
+@signed
 class Max(Function):
     """max_Ω(scores), less the target's score where a target is given, and ŷ beside it.
 
@@ -260,8 +262,3 @@ def value(
     if transformed() or not mapping.has_state:
         return ForwardMax.apply(scores, parameter, target, mapping)[0]
     return StateMax.apply(scores, parameter, target, mapping, inplace)
-
-
-# PyTorch asks for the signature of `forward` at every call, which takes longer than a small solve.
-for _function in (Argmax, Max):
-    _function.forward.__signature__ = inspect.signature(_function.forward)  # type: ignore[attr-defined]

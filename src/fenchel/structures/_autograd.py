@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from ..ops._function import signed
 from ..ops._operator import transformed
 from ..ops._structure import Operators
 
@@ -91,6 +92,7 @@ def _mapped(
     )
 
 
+@signed
 class LogPartition(Function):
     """Values (B) in float64 of scores (B, …) and additional scores (B or 1, …), or None; and the
     marginals u and v, without derivatives, for backward."""
@@ -161,6 +163,7 @@ class EagerLogPartition(LogPartition):
     setup_context = Function.setup_context  # type: ignore[assignment]
 
 
+@signed
 class Marginals(Function):
     """Marginals u like the scores and v of the additional scores of each instance."""
 
@@ -230,6 +233,7 @@ class EagerMarginals(Marginals):
     setup_context = Function.setup_context  # type: ignore[assignment]
 
 
+@signed
 class Product(Function):
     """The Hessian of the log-partition times a vector, in which it is linear and symmetric."""
 
