@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from .. import _checks
-from ..ops._function import signed
+from ..ops._function import eager, signed
+from ..ops._operator import transformed
 from ..ops.active_set import jacobian
 from ..ops.active_set.solution import Outcome, Support
 
@@ -54,7 +55,8 @@ class Argmax(Function):
 
     @staticmethod
     def backward(ctx: Any, marginals: Tensor | None, weights: Tensor | None) -> tuple:
-        parts, extras, _ = Jacobian.apply(marginals, None, weights, ctx.found, ctx.widths)
+        product = Jacobian if transformed() else EagerJacobian
+        parts, extras, _ = product.apply(marginals, None, weights, ctx.found, ctx.widths)  # type: ignore[misc]
         if ctx.shared:
             extras = extras.sum(0, keepdim=True)
         needs = ctx.needs_input_grad
@@ -122,6 +124,9 @@ class Jacobian(Function):
             for k in range(info.batch_size)
         ]
         return tuple(torch.stack(column) for column in zip(*rows, strict=True)), (0, 0, 0)
+
+
+EagerArgmax, EagerJacobian = eager(Argmax), eager(Jacobian)
 
 
 @signed

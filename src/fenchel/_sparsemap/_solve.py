@@ -12,13 +12,14 @@ from torch import Tensor
 from .. import _checks
 from ..mappings._general import ConvergenceWarning
 from ..ops import _native, active_set
+from ..ops._operator import transformed
 from ..ops._structure import sizes
 from ..ops.active_set import reference
 from ..ops.active_set.solution import Limits, Outcome
 from ..structures._base import AbstractStructure
 from ..structures._coded import CodedStructure
 from ..structures._problem import Additional, Problem
-from ._autograd import Argmax, Found, Solve
+from ._autograd import Argmax, EagerArgmax, Found, Solve
 from ._closed import decompose
 from ._posterior import Posterior, Solution
 
@@ -119,7 +120,8 @@ def solved(
         _checks.start(start, Posterior, problem)
     solve = _solver(problem, method, limits, regularize, start)
     found = Found()
-    u, weights = Argmax.apply(scores, additional, solve, found)  # type: ignore[misc]
+    argmax = Argmax if transformed() else EagerArgmax
+    u, weights = argmax.apply(scores, additional, solve, found)  # type: ignore[misc]
     support, outcome = found.support, found.outcome
     _warn(outcome, limits)
     places = None if additional is None else support.extras

@@ -1,9 +1,9 @@
-"""What every `torch.autograd.Function` with a `setup_context` shares."""
+"""What autograd functions with a `setup_context` share."""
 
 from __future__ import annotations
 
 import inspect
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch.autograd import Function
 
@@ -15,3 +15,16 @@ def signed(function: F) -> F:
     longer than a small solve."""
     function.forward.__signature__ = inspect.signature(function.forward)  # type: ignore[attr-defined]
     return function
+
+
+def eager(function: F) -> F:
+    """The same function where neither torch.compile nor a transform looks: the cheapest to call."""
+
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        output = function.forward(*inputs)
+        function.setup_context(ctx, inputs, output)
+        return output
+
+    usual = {name: getattr(Function, name) for name in ("setup_context", "jvp", "vmap")}
+    members = {"forward": staticmethod(forward), **usual}
+    return type(f"Eager{function.__name__}", (function,), members)  # type: ignore[return-value]

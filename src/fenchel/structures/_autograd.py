@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from ..ops._function import signed
+from ..ops._function import eager, signed
 from ..ops._operator import transformed
 from ..ops._structure import Operators
 
@@ -151,16 +151,7 @@ class ForwardLogPartition(LogPartition):
         return _mapped(ForwardLogPartition, info, in_dims, arguments, 3)
 
 
-class EagerLogPartition(LogPartition):
-    """The same where neither torch.compile nor a transform looks: the cheapest to call."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        output = LogPartition.forward(*inputs)
-        LogPartition.setup_context(ctx, inputs, output)
-        return output
-
-    setup_context = Function.setup_context  # type: ignore[assignment]
+EagerLogPartition = eager(LogPartition)
 
 
 @signed
@@ -221,16 +212,7 @@ class ForwardMarginals(Marginals):
         return _mapped(ForwardMarginals, info, in_dims, arguments, 3)
 
 
-class EagerMarginals(Marginals):
-    """The same where neither torch.compile nor a transform looks: the cheapest to call."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        output = Marginals.forward(*inputs)
-        Marginals.setup_context(ctx, inputs, output)
-        return output
-
-    setup_context = Function.setup_context  # type: ignore[assignment]
+EagerMarginals = eager(Marginals)
 
 
 @signed
