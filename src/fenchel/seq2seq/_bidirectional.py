@@ -53,8 +53,9 @@ class Loop(Function):
             grad_c = grad_cells.flatten(0, 1)
             in_gates = []
             for t in reversed(range(len(grad_h))):
+                before_c, after_c = ctx.cells[t], ctx.cells[t + 1]
                 new, grad_c = cell_backward(
-                    grad_h[t].flatten(0, 1), grad_c, *ctx.cells[t : t + 2], ctx.active[t]
+                    grad_h[t].flatten(0, 1), grad_c, before_c, after_c, ctx.active[t]
                 )
                 in_gates.append(new.view(2, -1, new.shape[-1]))
                 if t:
@@ -64,8 +65,8 @@ class Loop(Function):
             return gates, torch.bmm(given.transpose(1, 2), read)
 
 
-def bidirectional(layer: nn.LSTM, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What a bidirectional layer makes of x (B, S, inputs): the outputs (B, S, 2H), the last state
+def bidirectional(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What a bidirectional `nn.LSTM` makes of x (B, S, inputs): the outputs (B, S, 2H), the last state
     of the backward direction (B, H), and the last cells (2, B, H).
 
     All is computed in the type that autocast gives the gates; `torch.compile` leaves the loop as it

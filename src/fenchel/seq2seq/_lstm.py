@@ -73,7 +73,7 @@ class Encoder(nn.Module):
         return x, torch.stack(states), torch.stack(cells)
 
 
-def _run(layer: nn.LSTM, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _run(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """`bidirectional`, on a CPU by the library that is fastest there."""
     if x.is_cuda:
         return bidirectional(layer, x)
