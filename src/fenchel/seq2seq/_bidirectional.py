@@ -66,8 +66,8 @@ class Loop(Function):
 
 
 def bidirectional(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What a bidirectional `nn.LSTM` makes of x (B, S, inputs): the outputs (B, S, 2H), the last state
-    of the backward direction (B, H), and the last cells (2, B, H).
+    """What a bidirectional `nn.LSTM` makes of x (B, S, inputs): the outputs (B, S, 2H), the last
+    state of the backward direction (B, H), and the last cells (2, B, H).
 
     All is computed in the type that autocast gives the gates; `torch.compile` leaves the loop as it
     is.
