@@ -71,22 +71,46 @@ def _parser() -> argparse.ArgumentParser:
     several.add_argument("--seeds", type=int, nargs="+", default=[0], help="a model for each")
     several.add_argument("--jobs", type=int, default=1, help="models trained at once")
     several.add_argument("--minutes", type=float, help="the most that each training may take")
+    strength = argparse.ArgumentParser(add_help=False)
+    strength.add_argument(
+        "--gamma",
+        type=float,
+        default=1.0,
+        help="the strength of each attention's regularizer (default: 1; larger attends to more)",
+    )
     run = commands.add_parser("run", parents=[shared, several], help="α of 1, 1.5 and 2")
     run.add_argument(
         "--directions", nargs="+", choices=("de-en", "en-de"), default=["de-en", "en-de"]
     )
     run.add_argument("--alphas", nargs="+", choices=tuple(ALPHAS), default=list(ALPHAS))
     run.set_defaults(run=_run)
-    attention = commands.add_parser("attention", parents=[shared, several], help="mappings")
+    attention = commands.add_parser(
+        "attention", parents=[shared, several, strength], help="mappings"
+    )
     attention.set_defaults(run=_attention)
-    timing = commands.add_parser("timing", parents=[shared], help="the time of an epoch")
+    timing = commands.add_parser("timing", parents=[shared, strength], help="the time of an epoch")
     timing.add_argument("--batches", type=int, default=60, help="of an epoch, to be timed")
     timing.add_argument("--rounds", type=int, default=5)
     timing.set_defaults(run=_timing)
-    pictures = commands.add_parser("pictures", parents=[shared], help="attention as pictures")
+    pictures = commands.add_parser(
+        "pictures", parents=[shared, strength], help="attention as pictures"
+    )
     pictures.add_argument("--sentences", type=int, default=6)
     pictures.set_defaults(run=_pictures)
     return parser
+
+
+def attentions(gamma: float) -> dict[str, Any]:
+    """The attention mappings by name, of that strength."""
+    if gamma == 1:
+        return ATTENTIONS
+    named = {name: {"mapping": name} if m == name else m for name, m in ATTENTIONS.items()}
+    return {name: {**m, "gamma": gamma} for name, m in named.items()}
+
+
+def _ending(gamma: float) -> str:
+    """Of the names of what has that strength."""
+    return "" if gamma == 1 else f"-gamma-{gamma:g}"
 
 
 def _file(data: Path, name: str) -> str:
@@ -185,13 +209,21 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _attention(arguments: argparse.Namespace) -> int:
-    models = {f"attention-{name}": ("de-en", m, "softmax") for name, m in ATTENTIONS.items()}
+    gamma, ending = arguments.gamma, _ending(arguments.gamma)
+    models = {
+        f"attention-{name}{ending}": ("de-en", mapping, "softmax")
+        for name, mapping in attentions(gamma).items()
+    }
     code = _train(arguments, models)
+    names = dict(zip(models, ATTENTIONS, strict=True))
     rows = _rows(arguments, list(models))
-    cells = [[row["model"].removeprefix("attention-"), *_cells(row)] for row in rows]
-    title = "# German to English, validation set, a softmax output and several attentions\n\n"
+    cells = [[names[row["model"]], *_cells(row)] for row in rows]
+    title = (
+        "# German to English, validation set, a softmax output and several attentions, "
+        f"γ = {gamma:g}\n\n"
+    )
     text = title + tables.markdown(("attention", *COLUMNS), cells)
-    tables.write(arguments.output, "results-attention", text, {"results": rows})
+    tables.write(arguments.output, f"results-attention{ending}", text, {"results": rows})
     return code
 
 
@@ -202,7 +234,9 @@ def _timing(arguments: argparse.Namespace) -> int:
 
     overrides = [*_overrides(arguments, "de-en"), "model.output=softmax"]
     config = _configuration.load_config(CONFIG, overrides)
-    found = seconds_per_epoch(config, ATTENTIONS, arguments.batches, arguments.rounds)
+    found = seconds_per_epoch(
+        config, attentions(arguments.gamma), arguments.batches, arguments.rounds
+    )
     cells = [
         [name, seconds, seconds / found["softmax"], PAPER_TIMES.get(name)]
         for name, seconds in found.items()
@@ -219,7 +253,7 @@ def _pictures(arguments: argparse.Namespace) -> int:
 
     sentences = _files(arguments.data, "val", "de-en")
     for name in ATTENTIONS:
-        folder = arguments.output / f"attention-{name}-0"
+        folder = arguments.output / f"attention-{name}{_ending(arguments.gamma)}-0"
         for path in draw(folder, sentences, arguments.output / "pictures", arguments.sentences):
             print(path)
     return 0

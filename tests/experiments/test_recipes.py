@@ -118,10 +118,13 @@ def multi30k(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_time_of_an_epoch(multi30k: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("gamma", ["1", "4"])
+def test_the_time_of_an_epoch(
+    multi30k: Path, gamma: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     small = [*SMALL, "data.tokens=words", "training.batch_size=10"]
     arguments = ["timing", str(multi30k), "--output", str(multi30k / "out")]
-    arguments += ["--batches", "2", "--rounds", "1", "--set", *small]
+    arguments += ["--gamma", gamma, "--batches", "2", "--rounds", "1", "--set", *small]
     assert translation.main(arguments) == 0
     found = json.loads((multi30k / "out" / "results-timing.json").read_text(encoding="utf-8"))
     assert found["seconds"].keys() == set(translation.ATTENTIONS)
@@ -136,9 +139,10 @@ def test_the_translation_recipe(multi30k: Path, capsys: pytest.CaptureFixture[st
     one = ["--directions", "en-de", "--alphas", "1.5"]
     assert translation.main(["run", *shared, *one, *small]) == 0
     assert "| en-de | 1.5 | 0 |" in capsys.readouterr().out
-    assert translation.main(["attention", *shared, *small]) == 0
+    strength = ["--gamma", "4"]
+    assert translation.main(["attention", *shared, *strength, *small]) == 0
     assert "| oscarmax | 0 |" in capsys.readouterr().out
-    assert translation.main(["pictures", *shared[:3], "--sentences", "1"]) == 0
+    assert translation.main(["pictures", *shared[:3], *strength, "--sentences", "1"]) == 0
     assert len(list((multi30k / "out" / "pictures").iterdir())) == 5
 
 
