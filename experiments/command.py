@@ -31,3 +31,18 @@ def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def run_subcommand(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
+    """Runs the subcommand that the arguments name; its exit code.
+
+    Args:
+        parser: each of its subcommands sets `run`, a function of the namespace that returns a code.
+        arguments: by default those of the process.
+    """
+    options = parser.parse_args(arguments)
+    try:
+        return options.run(options)
+    except (OSError, ValueError) as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 1

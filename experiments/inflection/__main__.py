@@ -25,7 +25,7 @@ from fenchel.seq2seq._distributed import device_of
 from fenchel.seq2seq._evaluation import best_texts, decode
 from fenchel.seq2seq._files import write_text
 
-from .. import jobs, tables
+from .. import command, jobs, tables
 from . import paper
 from .data import languages, unpacked
 
@@ -39,12 +39,7 @@ Point = tuple[float, float]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a subcommand and returns its exit code."""
-    arguments = _parser().parse_args(argv)
-    try:
-        return arguments.run(arguments)
-    except (OSError, ValueError) as error:
-        print(f"experiments.inflection: error: {error}", file=sys.stderr)
-        return 1
+    return command.run_subcommand(_parser(), argv)
 
 
 def _parser() -> argparse.ArgumentParser:

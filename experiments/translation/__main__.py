@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import jobs, tables
+from .. import command, jobs, tables
 
 CONFIG = Path(__file__).with_name("config.yaml")
 ATTENTIONS: dict[str, Any] = {
@@ -42,12 +42,7 @@ PAPER_TIMES = {"sparsemax": 1.15, "fusedmax": 1.54, "oscarmax": 1.71, "pnormmax"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a subcommand and returns its exit code."""
-    arguments = _parser().parse_args(argv)
-    try:
-        return arguments.run(arguments)
-    except (OSError, ValueError) as error:
-        print(f"experiments.translation: error: {error}", file=sys.stderr)
-        return 1
+    return command.run_subcommand(_parser(), argv)
 
 
 def _parser() -> argparse.ArgumentParser:
