@@ -12,7 +12,7 @@ import torch
 from torch.autograd import gradcheck
 
 from conftest import assert_compiles, tolerance
-from fenchel import Entmax, Softmax, Sparsemax, entmax, fenchel_young_loss
+from fenchel import Entmax, Normmax, Pnormmax, Softmax, Sparsemax, entmax, fenchel_young_loss
 from fenchel import linear_fenchel_young_loss as linear_loss
 from fenchel.mappings import AbstractMapping
 
@@ -41,6 +41,14 @@ def test_agrees_with_the_cpu(mapping: AbstractMapping, d: int) -> None:
             expected = gradient(mapping, rounded.double(), vector.double())
             near = 1e-9 if dtype == torch.float64 else 1e-3
             torch.testing.assert_close(moved.double(), expected, rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("d", [3, 13, 28])
+@pytest.mark.parametrize("many", [Entmax(1.5), Entmax(4 / 3), Normmax(1.5), Pnormmax(1.5)], ids=str)
+def test_lanes_agree(many: AbstractMapping, d: int) -> None:
+    # Where they do not, a row in a hundred thousand is lost.
+    scores = torch.randn(1 << 22, d, device="cuda")
+    assert float((many(scores).sum(-1) - 1).abs().amax()) < 1e-5
 
 
 def test_first_and_second_order(mapping: AbstractMapping) -> None:

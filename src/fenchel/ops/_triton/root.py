@@ -69,8 +69,31 @@ def _add_three(a0, a1, a2, b0, b1, b2):
 
 
 @triton.jit
+def _settled(b_x):
+    """The same numbers, rounded before they are added up.
+
+    Of a product that two lanes exchange, each would otherwise add its own unrounded to the other's
+    rounded one. Their sums then differ in the last bit, and with them when they leave a loop, after
+    which what they exchange is lost.
+    """
+    if _INTERPRETED:
+        return b_x
+    elif b_x.dtype == tl.float32:
+        return tl.inline_asm_elementwise(
+            "add.rn.f32 $0, $1, 0f00000000;", "=f,f", [b_x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return tl.inline_asm_elementwise(
+            "add.rn.f64 $0, $1, 0d0000000000000000;", "=d,d", [b_x], dtype=tl.float64, is_pure=True,
+            pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
 def row_sums(b_a, b_b, b_c):
-    """Three sums over each row, in one reduction."""
+    """Three sums over each row, in one reduction, the same for all lanes that hold the row."""
+    if b_a.shape[1] <= 32:  # a lane may have a single entry; of several it rounds the sum
+        b_a, b_b, b_c = _settled(b_a), _settled(b_b), _settled(b_c)
     return tl.reduce((b_a, b_b, b_c), 1, _add_three)
 
 
