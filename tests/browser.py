@@ -27,6 +27,9 @@ FLAGS = (
     "--hide-scrollbars",
 )
 
+# Before it is drawn a page may miss keys.
+DRAWN = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done))"
+
 
 class Browser:
     """One window; `with Browser() as browser` closes it."""
@@ -73,6 +76,7 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._command("Emulation.setEmulatedMedia", {"features": [scheme]})
         self._ask("POST", "/url", {"url": page.as_uri()})
+        self._ask("POST", "/execute/async", {"script": DRAWN, "args": []})
 
     def _command(self, name: str, options: dict[str, Any]) -> Any:
         return self._ask("POST", "/goog/cdp/execute", {"cmd": name, "params": options})
