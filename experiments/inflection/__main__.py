@@ -31,7 +31,7 @@ from .data import languages, unpacked
 
 CONFIG = Path(__file__).with_name("config.yaml")
 ALPHAS = (1.0, 1.5, 2.0)
-VALIDATE = {"low": 10, "medium": 2, "high": 1}
+VALIDATE = {"low": 10, "medium": 4, "high": 1}
 """Epochs between validations; the paper's are 10 for medium and 1 for high."""
 Point = tuple[float, float]
 """The α of the output, and that of the attention."""

@@ -70,7 +70,7 @@ class _Runner:
             self.together.backward(batch, 1 / tokens)
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip)
             self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=not self.plan.cuda_graphs)
+            self.together.zero_grad()
         self._wait()
         return time.perf_counter() - began
 

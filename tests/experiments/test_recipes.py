@@ -21,7 +21,6 @@ SMALL = [
     "model.layers=1",
     "training.epochs=1",
     "training.device=cpu",
-    "training.cuda_graphs=false",
     "training.precision=float32",
 ]
 

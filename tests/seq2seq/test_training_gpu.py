@@ -33,15 +33,15 @@ def losses(folder: Path, name: str, **training: object) -> list[float]:
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
 def test_recorded_steps_are_the_steps(tmp_path: Path, precision: str) -> None:
     inflected.write(tmp_path)
-    plain = losses(tmp_path, "plain", precision=precision)
-    recorded = losses(tmp_path, "recorded", precision=precision, cuda_graphs=True)
+    plain = losses(tmp_path, "plain", precision=precision, cuda_graphs=False)
+    recorded = losses(tmp_path, "recorded", precision=precision)
     assert recorded == pytest.approx(plain, rel=1e-3 if precision == "float32" else 0.05)
     assert plain[-1] < plain[0]
 
 
 def test_a_stopped_training_goes_on(tmp_path: Path) -> None:
     inflected.write(tmp_path)
-    whole = losses(tmp_path, "whole", cuda_graphs=True)
-    first = losses(tmp_path, "parts", cuda_graphs=True, steps=20)
-    rest = losses(tmp_path, "parts", cuda_graphs=True)
+    whole = losses(tmp_path, "whole")
+    first = losses(tmp_path, "parts", steps=20)
+    rest = losses(tmp_path, "parts")
     assert [*first, *rest] == pytest.approx(whole, rel=1e-3)

@@ -233,7 +233,8 @@ class TrainingConfig(Section):
         device: "auto" is a GPU where there is one.
         precision: on a GPU "tf32" rounds the factors of matrix products, and "bfloat16" is mixed
             precision.
-        cuda_graphs: whether a GPU replays recorded steps; lengths are then rounded up.
+        cuda_graphs: whether one process on a GPU replays recorded steps, which is several times as
+            fast where they are small; lengths are then rounded up.
         distributed: what torchrun's processes do: copy the model (ddp) or divide it (fsdp).
     """
 
@@ -256,7 +257,7 @@ class TrainingConfig(Section):
     log_every: PositiveInt = 50
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
-    cuda_graphs: bool = False
+    cuda_graphs: bool = True
     distributed: Literal["ddp", "fsdp"] = "ddp"
 
 

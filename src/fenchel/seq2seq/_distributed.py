@@ -110,7 +110,7 @@ class Together:
         model: a `Seq2Seq`; its parameters are replaced by parts of them for "fsdp".
         world: the processes.
         kind: "ddp", where each has all parameters, or "fsdp", where they are divided.
-        record: whether one process on a GPU replays recorded graphs; gradients then stay in place.
+        record: whether one process on a GPU replays recorded graphs.
     """
 
     def __init__(self, model: Seq2Seq, world: World, kind: str, record: bool) -> None:
@@ -144,6 +144,10 @@ class Together:
         with torch.autocast(loss.device.type, enabled=False):  # backward has the types of forward
             (loss * factor).backward()
         return loss.detach()
+
+    def zero_grad(self) -> None:
+        """Empties the gradients, which stay where they are if recorded graphs write to them."""
+        self.model.zero_grad(set_to_none=self._recorded is None)
 
     def synchronized(self, now: bool) -> AbstractContextManager[None]:
         """Whether backward inside shares gradients; only the last of those added up must."""

@@ -74,8 +74,8 @@ class Encoder(nn.Module):
 
 
 def _run(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`bidirectional`, on a CPU by the library that is fastest there."""
-    if x.is_cuda:
+    """The layer, in a recorded graph or a compiled one by `bidirectional`."""
+    if x.is_cuda and (torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing()):
         return bidirectional(layer, x)
     x, (h, c) = layer(x)
     return x, h[1], c

@@ -166,7 +166,7 @@ class _Training:
                 self.losses += self.together.backward(batch, factor)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip)
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=not self.plan.cuda_graphs)
+        self.together.zero_grad()
         self.progress.tokens += tokens
         self.progress.step += 1
 
