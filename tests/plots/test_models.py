@@ -79,6 +79,14 @@ def test_exact_zeros_are_blank_and_others_outlined():
     assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "end"]
 
 
+def test_equal_weights_can_be_seen():
+    weights = torch.tensor([[0.2, 0.2, 0.1, 0.0, 0.1, 0.4], [0.3, 0.3, 0.3, 0.0, 0.1, 0.0]])
+    axes = plots.plot_attention(weights, [*"abcdef"], ["x", "end"]).axes[0]
+    widths = [round(patch.get_width(), 2) for patch in axes.patches]
+    assert widths == [1.92, 0.92, 0.92, 0.92, 2.92, 0.92]
+    assert [(text.get_text(), text.xy) for text in axes.texts] == [("a", (2, 0)), ("a", (4, 0))]
+
+
 def test_several_heads_are_averaged():
     weights = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
     axes = plots.plot_attention(weights, ["a", "b"], ["x"]).axes[0]

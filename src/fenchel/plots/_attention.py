@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from string import ascii_lowercase
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,7 +26,8 @@ CELL = 0.36
 def plot_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]) -> Figure:
     """Draws attention weights: a row for each target token, a column for each source token.
 
-    Nonzero weights are outlined; a weight of exactly zero leaves its cell empty.
+    Nonzero weights are outlined, neighbours with the same weight as one segment; segments of a row
+    that share a weight have the same letter. A weight of exactly zero leaves its cell empty.
 
     Args:
         weights: (T, S), or (T, heads, S), of which the mean over heads is drawn.
@@ -38,7 +42,7 @@ def plot_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]
     >>> from fenchel import sparsemax
     >>> figure = plot_attention(sparsemax(torch.eye(3)), ["a", "b", "c"], ["a", "b", "end"])
 
-    References: peters2019sparse.
+    References: peters2019sparse, niculae2017regularized.
     """
     _checks.dense_floats("weights", weights)
     if weights.ndim == 3:
@@ -57,9 +61,15 @@ def plot_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]
     on = values > 0
     shown = values.masked_fill(~on, torch.nan)
     heat = axes.imshow(shown.numpy(), cmap=SHADES, vmin=0, vmax=1)
-    rows, columns = on.nonzero(as_tuple=True)
-    for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
-        axes.add_patch(_outline(row, column))
+    for row, entries in enumerate(values.tolist()):
+        for first, last, letter in _segments(entries):
+            axes.add_patch(_outline(row, first, last))
+            if letter:
+                colour = "white" if entries[first] > 0.5 else _style.COLOURS[2]
+                place = ((first + last) / 2, row)
+                axes.annotate(
+                    letter, place, color=colour, fontsize="x-small", ha="center", va="center"
+                )
     axes.set_xticks(range(len(source)), source, rotation=90 if longest[1] > 0.2 else 0)
     axes.set_yticks(range(len(target)), target)
     axes.xaxis.tick_top()
@@ -69,12 +79,23 @@ def plot_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]
     return figure
 
 
-def _outline(row: int, column: int) -> Rectangle:
+def _segments(weights: list[float]) -> Iterator[tuple[int, int, str]]:
+    """The first and the last place of neighbours with the same weight above zero, and the letter of
+    that weight if others further on have it, too, or nothing."""
+    groups = [list(group) for _, group in groupby(enumerate(weights), key=lambda pair: pair[1])]
+    segments = [(group[0][0], group[-1][0], group[0][1]) for group in groups if group[0][1] > 0]
+    times = Counter(weight for _, _, weight in segments)
+    letters = dict(zip((w for w in times if times[w] > 1), ascii_lowercase, strict=False))
+    for first, last, weight in segments:
+        yield first, last, letters.get(weight, "")
+
+
+def _outline(row: int, first: int, last: int) -> Rectangle:
     from matplotlib.patches import Rectangle
 
     return Rectangle(
-        (column - 0.46, row - 0.46),
-        0.92,
+        (first - 0.46, row - 0.46),
+        last - first + 0.92,
         0.92,
         fill=False,
         edgecolor=_style.COLOURS[2],
