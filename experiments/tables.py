@@ -37,13 +37,13 @@ def write(folder: Path, name: str, text: str, results: Mapping[str, Any]) -> Non
 
 
 def training(folder: Path) -> dict[str, float]:
-    """How long a training took: its steps, epochs, minutes and seconds per epoch."""
+    """How long a training took: its steps, epochs and minutes."""
     with open(folder / "log.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     timed = [row for row in rows if row["seconds"]]
     seconds = float(timed[-1]["seconds"]) if timed else 0.0
-    epochs = float(rows[-1]["epoch"]) if rows else 0.0
-    return {"steps": float(rows[-1]["step"]), "epochs": epochs, "minutes": seconds / 60}
+    last = rows[-1] if rows else {"step": 0, "epoch": 0}
+    return {"steps": int(last["step"]), "epochs": int(last["epoch"]), "minutes": seconds / 60}
 
 
 def evaluation(path: Path) -> dict[str, Any] | None:
