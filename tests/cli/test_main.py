@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from fenchel import cli
 
@@ -54,6 +55,19 @@ def test_an_interrupt_is_what_a_shell_expects(monkeypatch, capsys):
     monkeypatch.setattr("fenchel.cli._doctor.run", interrupted)
     assert cli.main(["doctor"]) == 130
     assert capsys.readouterr().err == "fenchel doctor: stopped\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "remedy"),
+    [("train", "Lower training.batch_size, or set"), ("predict", "Lower --batch-size.")],
+)
+def test_without_memory_it_says_what_takes_less(command, remedy, monkeypatch, capsys):
+    def full(*_: object) -> int:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(f"fenchel.cli._{command}._run", full)
+    assert cli.main([command, "folder"]) == 1
+    assert f"error: CUDA out of memory. {remedy}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("output", "said"), [("full", "No space left on device"), ("shut", "")])

@@ -9,11 +9,19 @@ import os
 import sys
 from collections.abc import Sequence
 
+import torch
+
 from .. import __version__
 from . import _demo, _doctor, _evaluate, _explain, _predict, _train
 
 EXIT_CODES = "exit codes: 0 success, 1 failure (the reason is on stderr), 2 wrong usage, 130 Ctrl-C"
 STOPPED = 128 + 2  # what a shell makes of SIGINT
+LESS = {
+    "train": " Lower training.batch_size, or set training.cuda_graphs=false.",
+    "predict": " Lower --batch-size.",
+    "evaluate": " Lower --batch-size.",
+}
+"""What takes less of a GPU's memory."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -41,8 +49,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _remedy(error: Exception) -> str:
-    """What to install, where a package is missing that an extra brings."""
+def _remedy(command: str, error: Exception) -> str:
+    """What to install, where a package is missing that an extra brings, and what to lower, where
+    the GPU's memory is used up."""
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return LESS.get(command, "")
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     return "; install it with pip install 'fenchel[seq2seq]'" if name in _doctor.SEQ2SEQ else ""
 
@@ -69,7 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except (ImportError, OSError, ValueError, RuntimeError) as error:
         _drop_output()
-        print(f"fenchel {arguments.command}: error: {error}{_remedy(error)}", file=sys.stderr)
+        command = arguments.command
+        print(f"fenchel {command}: error: {error}{_remedy(command, error)}", file=sys.stderr)
         return 1
 
 
