@@ -10,15 +10,15 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from .. import _checks
 from ._base import AbstractStructure
-from ._coded import CodedStructure, entries, inside
+from ._coded import entries, inside
 from ._projection import follow
+from ._vector import VectorStructure
 
 
 @final
 @dataclass(frozen=True)
-class Bits(CodedStructure):
+class Bits(VectorStructure):
     """Any subset of d entries.
 
     The scores are (d,). A code says of each entry whether it is chosen, 0 or 1. All is in closed
@@ -33,20 +33,6 @@ class Bits(CodedStructure):
     """
 
     name: ClassVar[str] = "bits"
-    projects: ClassVar[bool] = True
-
-    d: int
-
-    def __post_init__(self) -> None:
-        _checks.size("d", self.d)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.d,)
-
-    @property
-    def sides(self) -> tuple[int, ...]:
-        return (self.d,)
 
     @property
     def oracle(self) -> str:

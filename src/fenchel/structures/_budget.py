@@ -15,13 +15,14 @@ from ..ops import budget as ops
 from ..ops._structure import Operators
 from ..ops.ksubset import ksubset
 from ._base import AbstractStructure
-from ._coded import CodedStructure, entries
+from ._coded import entries
 from ._projection import follow
+from ._vector import VectorStructure
 
 
 @final
 @dataclass(frozen=True)
-class Budget(CodedStructure):
+class Budget(VectorStructure):
     """At most, or exactly, k of d entries.
 
     The scores are (d,). A code says of each entry whether it is chosen, 0 or 1. The best choice is
@@ -39,25 +40,15 @@ class Budget(CodedStructure):
     """
 
     name: ClassVar[str] = "budget"
-    projects: ClassVar[bool] = True
 
-    d: int
     k: int
     exact: bool = False
 
     def __post_init__(self) -> None:
-        _checks.size("d", self.d)
+        super().__post_init__()
         _checks.size("k", self.k, least=0)
         if self.k > self.d:
             raise ValueError(f"`k` must be at most d = {self.d}, got {self.k}.")
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.d,)
-
-    @property
-    def sides(self) -> tuple[int, ...]:
-        return (self.d,)
 
     @property
     def oracle(self) -> str:

@@ -9,17 +9,17 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from .. import _checks
 from ..ops._structure import logsumexp
 from ..ops.entmax import entmax
 from ._base import AbstractStructure
-from ._coded import CodedStructure, entries
+from ._coded import entries
 from ._projection import follow
+from ._vector import VectorStructure
 
 
 @final
 @dataclass(frozen=True)
-class Choice(CodedStructure):
+class Choice(VectorStructure):
     """One of d entries.
 
     The scores are (d,). A code is the place of the entry, (1,). All is in closed form on every
@@ -34,21 +34,7 @@ class Choice(CodedStructure):
     """
 
     name: ClassVar[str] = "choice"
-    projects: ClassVar[bool] = True
     options_dim: ClassVar[int | None] = -1
-
-    d: int
-
-    def __post_init__(self) -> None:
-        _checks.size("d", self.d)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.d,)
-
-    @property
-    def sides(self) -> tuple[int, ...]:
-        return (self.d,)
 
     @property
     def positions(self) -> int:
