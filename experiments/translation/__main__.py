@@ -247,8 +247,12 @@ def _pictures(arguments: argparse.Namespace) -> int:
     from .pictures import draw
 
     sentences = _files(arguments.data, "val", "de-en")
-    for name in ATTENTIONS:
-        folder = arguments.output / f"attention-{name}{_ending(arguments.gamma)}-0"
+    ending = f"{_ending(arguments.gamma)}-0"
+    trained = [arguments.output / f"attention-{name}{ending}" for name in ATTENTIONS]
+    trained = [folder for folder in trained if folder.is_dir()]
+    if not trained:
+        raise FileNotFoundError(f"{arguments.output} holds no model; train some with `attention`.")
+    for folder in trained:
         for path in draw(folder, sentences, arguments.output / "pictures", arguments.sentences):
             print(path)
     return 0

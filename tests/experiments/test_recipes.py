@@ -143,6 +143,8 @@ def test_the_translation_recipe(multi30k: Path, capsys: pytest.CaptureFixture[st
     assert "| oscarmax | 0 |" in capsys.readouterr().out
     assert translation.main(["pictures", *shared[:3], *strength, "--sentences", "1"]) == 0
     assert len(list((multi30k / "out" / "pictures").iterdir())) == 5
+    assert translation.main(["pictures", *shared[:3], "--gamma", "7"]) == 1
+    assert "holds no model; train some with `attention`." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("recipe", [inflection, translation])

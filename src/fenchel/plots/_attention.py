@@ -68,7 +68,7 @@ def plot_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]
                 colour = "white" if entries[first] > 0.5 else _style.COLOURS[2]
                 place = ((first + last) / 2, row)
                 axes.annotate(
-                    letter, place, color=colour, fontsize="x-small", ha="center", va="center"
+                    letter, place, color=colour, fontsize="small", ha="center", va="center"
                 )
     axes.set_xticks(range(len(source)), source, rotation=90 if longest[1] > 0.2 else 0)
     axes.set_yticks(range(len(target)), target)
