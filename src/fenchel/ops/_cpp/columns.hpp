@@ -61,7 +61,9 @@ FENCHEL_INLINE Vec<T> column_roots_by(Columns<T>& all, T kappa, T r, F raise) {
   // No step is worth taking that rounding could have made; powers below one add to that.
   const T noise = r < 1 ? 50 * resolution : resolution;
   const T shortest = (r < 3 ? std::pow(resolution, 1 / r) : std::cbrt(resolution)) / r;
+  const Wary<T> wary(r);
   Vec<T> rise = load<T>(all.rise), low = splat<T>(-1), high = rise + T(1e-3), at_rise;
+  Vec<T> last = splat<T>(2);
   for (int step_number = 0; step_number < 100; ++step_number) {
     Vec<T> at = {}, below = {}, lower = {};
     for (int64_t j = 0; j < all.longest; ++j) {
@@ -82,10 +84,18 @@ FENCHEL_INLINE Vec<T> column_roots_by(Columns<T>& all, T kappa, T r, F raise) {
     high = t > 0 ? rise : high;
     low = t > 0 ? low : rise;
     at_rise = rise;
-    Vec<T> length = (step > 0 ? step : -step) - max<T>(shortest * (rise + T(1)), splat<T>(noise));
-    Vec<T> next = rise - step, middle = (low + high) / 2;
-    next = length <= 0 ? next : (next > low ? next : middle);
-    rise = length <= 0 ? next : (next < high ? next : middle);
+    Vec<T> length = magnitude<T>(step) - max<T>(shortest * (rise + T(1)), splat<T>(noise));
+    Vec<T> next = rise - step, middle = (low + high) / 2, safe = next > low ? next : middle;
+    safe = safe < high ? safe : middle;
+    if (wary.of_steps) {
+      safe = 2 * magnitude<T>(step) > last ? middle : safe;
+      safe = length <= 0 ? middle : safe;
+      Vec<T> apart = magnitude<T>(t) - wary.slack, width = high - low - 4 * noise;
+      length = max<T>(length, apart < width ? apart : width);
+    }
+    next = length <= 0 ? next : safe;
+    last = magnitude<T>(next - rise);
+    rise = next;
     if (fold(length, [](auto a, auto b) { return a > b ? a : b; }) <= 0) break;
   }
   store<T>(all.rise, rise);
@@ -93,10 +103,15 @@ FENCHEL_INLINE Vec<T> column_roots_by(Columns<T>& all, T kappa, T r, F raise) {
   for (int64_t j = 0; j < all.longest; ++j) {
     Vec<T> delta = load<T>(all.distance.get() + j * kLanes<T>);
     Vec<T> e = load<T>(all.power.get() + j * kLanes<T>), u = (at_rise - delta * kappa) + T(1);
-    Vec<T> tau = move / (u > 0 ? u : splat<T>(1));
-    tau = tau < 1 ? tau : splat<T>(1);
-    e += e * (tau * r) * (T(1) + tau * ((r - 1) / 2));
-    e = tau > -1 ? max<T>(e, Vec<T>{}) : Vec<T>{};
+    if (wary.of_steps) {
+      Vec<T> near_one = rise - delta * kappa;
+      e = near_one + T(1) > 0 ? raise(near_one + T(1) > 0 ? near_one : Vec<T>{}).at : Vec<T>{};
+    } else {
+      Vec<T> tau = move / (u > 0 ? u : splat<T>(1));
+      tau = tau < 1 ? tau : splat<T>(1);
+      e += e * (tau * r) * (T(1) + tau * ((r - 1) / 2));
+      e = tau > -1 ? max<T>(e, Vec<T>{}) : Vec<T>{};
+    }
     Vec<T> term = e - rounded, next = total + term;  // the sum as if in twice the precision
     rounded = (next - total) - term;
     total = next;

@@ -81,6 +81,11 @@ FENCHEL_INLINE void store(T* p, Vec<T> v) {
 }
 
 template <class T>
+FENCHEL_INLINE Vec<T> magnitude(Vec<T> a) {
+  return a > 0 ? a : -a;
+}
+
+template <class T>
 FENCHEL_INLINE Vec<T> max(Vec<T> a, Vec<T> b) {
 #if defined(__AVX512F__)  // the compiler does not see it in the comparison
   if constexpr (sizeof(T) == 4) return (Vec<T>)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);

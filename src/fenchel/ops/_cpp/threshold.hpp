@@ -244,6 +244,20 @@ FENCHEL_INLINE double bracketed_root(double x, double low, double high, double t
   return x;
 }
 
+// Below r = 1 the sum is not convex in s, and steep without end where an entry joins the support: steps
+// may go to and fro, or be short though the root is far. Then a step must be at most half the last move,
+// or the bracket is halved; and a short one is the end only if the norm of u is one but for the slack,
+// which an entry that joins within the resolution of s makes up.
+template <class T>
+struct Wary {
+  bool of_steps;
+  T slack;
+
+  explicit Wary(double r)
+      : of_steps(r < 1),
+        slack(static_cast<T>(std::pow(std::numeric_limits<T>::epsilon(), r))) {}
+};
+
 // Any r > 0, by Halley on the r-norm of u: exact in one step when all scores are equal, or r is
 // infinite. The last step, below the cube root of the resolution, needs no new powers.
 template <class T>
@@ -252,7 +266,8 @@ FENCHEL_INLINE Root power_root(Candidates<T>& near, double kappa, double r, doub
   double power = r < out_power ? r : out_power;
   double shortest = (power < 3 ? std::pow(resolution, 1 / power) : std::cbrt(resolution)) / (2 * r);
   if (shortest < 1e-14) shortest = 1e-14;
-  double low = 0, high = 2 * s, at = s;
+  const Wary<double> wary(r);
+  double low = 0, high = 2 * s, at = s, last = high;
   for (int i = 0; i < 200; ++i) {
     at = s;
     PowerSums p = power_sums<T>(near, kappa, s, r);
@@ -261,11 +276,15 @@ FENCHEL_INLINE Root power_root(Candidates<T>& near, double kappa, double r, doub
     double step = t * p.at * (bend > 0.5 * steep && bend < 2 * steep ? p.below / bend : 1 / p.below);
     (t > 0 ? high : low) = s;
     s -= step;
-    if (step < shortest * at && step > -shortest * at) break;
-    if (!(s > low && s < high)) s = low + (high - low) / 2;
+    const bool brief = step < shortest * at && step > -shortest * at;
+    const bool far = wary.of_steps && std::fabs(t) > wary.slack && high - low > 4 * shortest * at;
+    if (brief && !far) break;
+    if (brief || !(s > low && s < high) || (wary.of_steps && 2 * std::fabs(step) > last))
+      s = low + (high - low) / 2;
     if (s == low || s == high) break;
+    last = std::fabs(s - at);
   }
-  if (out_power != r || is_whole(static_cast<T>(r))) return {(1 - s) * r, write_powers<T>(near, kappa, s, out_power)};
+  if (out_power != r || wary.of_steps || is_whole(static_cast<T>(r))) return {(1 - s) * r, write_powers<T>(near, kappa, s, out_power)};
   T move = static_cast<T>(s - at);
   return {(1 - s) * r, write_moved_powers<T>(near, kappa, at, static_cast<T>(r), move)};
 }
