@@ -228,17 +228,20 @@ FENCHEL_INLINE double one_minus_root(double x, double r) {
   return z * (1 - z * (1.0 / 2 - z * (1.0 / 6 - z * (1.0 / 24 - z * (1.0 / 120 - z / 720)))));
 }
 
-// A root of f in [low, high], f decreasing, by steps that are halved whenever they leave the bracket.
-// evaluate(x, step) returns f(x) and proposes a step.
+// A root of f in [low, high], f decreasing. evaluate(x, step) returns f(x) and proposes a step. Where that
+// leaves the bracket, or is not half the last but one and may go to and fro, the bracket is halved.
 template <class F>
 FENCHEL_INLINE double bracketed_root(double x, double low, double high, double tolerance, F evaluate) {
+  double last = high - low, before = 2 * last;
   for (int i = 0; i < 200; ++i) {
     double step, f = evaluate(x, step);
     (f > 0 ? low : high) = x;
     double next = x + step;
     if (step < tolerance && step > -tolerance) return next;
-    if (!(next > low && next < high)) next = low + (high - low) / 2;
+    if (!(next > low && next < high) || 2 * std::fabs(step) > before) next = low + (high - low) / 2;
     if (next == low || next == high) return next;
+    before = last;
+    last = std::fabs(next - x);
     x = next;
   }
   return x;
