@@ -138,6 +138,13 @@ def test_steps_do_not_go_to_and_fro(alpha: float, per_row: bool) -> None:
     assert float((y - expected).abs().amax()) < 2 * 2e-16 ** (1 / (alpha - 1))
 
 
+def test_pnormmax_does_not_go_to_and_fro() -> None:
+    scores = torch.randn(20_000, 100, dtype=torch.float64) / 10
+    scores *= torch.rand(20_000, 100) < 0.1
+    y, expected = pnorm.pnormmax(scores, 1.5), pnorm.reference.pnormmax(scores, 1.5)
+    torch.testing.assert_close(y, expected, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, 2.5])
 def test_ksubset(alpha: float) -> None:
     for d in LENGTHS[3:]:

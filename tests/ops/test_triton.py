@@ -63,6 +63,15 @@ def test_forward(name: str, value: float, d: int, tile: int | None) -> None:
             torch.testing.assert_close(solved.value.double(), truth, **close)
 
 
+@pytest.mark.parametrize("tile", [None, 16])
+def test_steps_do_not_go_to_and_fro(tile: int | None) -> None:
+    row = [0.247, 0.073, 0.015, -0.083, 0.072, -0.098, -0.088]
+    scores = torch.tensor([row], dtype=torch.float64, device=DEVICE)
+    y = solve(scores, 4.0, ENTMAX, tile=tile).y
+    expected = entmax.reference.entmax(scores, 4.0)
+    torch.testing.assert_close(y, expected, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("name", "value"), CASES)
 def test_half_precision_is_the_rounding_of_float32(

@@ -197,9 +197,12 @@ def power_terms(b_tilt, rise, r, POWER: tl.constexpr, KIND: tl.constexpr):
 
 @triton.jit
 def advance(
-    at, second, third, rise, low, high, shortest, done, r, POWER: tl.constexpr, KIND: tl.constexpr
-):
-    """One step towards the root from the three sums; rows that are done stay."""
+    at, second, third, rise, low, high, last, shortest, done, r,
+    POWER: tl.constexpr, KIND: tl.constexpr, WARY: tl.constexpr,
+):  # fmt: skip
+    """One step towards the root from the three sums, and how far the last one went; rows that are
+    done stay. WARY is for r < 1, where steps may go to and fro, or be short though the root is far:
+    `Wary` in threshold.hpp says more."""
     if KIND == SQUARED:
         excess = tl.log(at) - (r - 1) / (r + 1) * tl.log(second)
         step = excess / (r * third / at - (r - 1) * at / second)
@@ -220,12 +223,19 @@ def advance(
         step = excess * at * second / (bend * r)
     high = tl.where(excess > 0, rise, high)
     low = tl.where(excess > 0, low, rise)
-    last = tl.abs(step) <= shortest * (1 + rise)
+    brief = tl.abs(step) <= shortest * (1 + rise)
     moved = rise - step
+    inside = (moved > low) & (moved < high)
+    if WARY:
+        slack = r * tl.exp(r * -36.0)  # log of float64's resolution
+        far = (tl.abs(excess) > slack) & (high - low > 4 * shortest * (1 + rise))
+        inside = inside & (2 * tl.abs(step) <= last) & ~brief
+        brief = brief & ~far
     middle = low + (high - low) / 2
-    moved = tl.where(last | ((moved > low) & (moved < high)), moved, middle)
-    last = last | (moved == low) | (moved == high)
-    return tl.where(done, rise, moved), low, high, done | last
+    moved = tl.where(brief | inside, moved, middle)
+    brief = brief | (moved == low) | (moved == high)
+    last = tl.abs(moved - rise)
+    return tl.where(done, rise, moved), low, high, last, done | brief
 
 
 @triton.jit

@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from .root import (
+    ENTMAX,
     advance,
     finite,
     power_terms,
@@ -36,24 +37,27 @@ def _finish(
 
 @triton.jit
 def _block_root(
-    b_tilt, rise, least, shortest, ready, r, most, POWER: tl.constexpr, KIND: tl.constexpr
-):
+    b_tilt, rise, least, shortest, ready, r, most,
+    POWER: tl.constexpr, KIND: tl.constexpr, WARY: tl.constexpr,
+):  # fmt: skip
     """The root on a block (R, D) from a start, in few enough steps; rows that are ready stay."""
-    low, high, done, steps = least, least * 0, ready, 0
+    low, high, last, done, steps = least, least * 0, least * 0 + 2, ready, 0
     while (steps < most) & (tl.min(done.to(tl.int32), 0) == 0):
         b_at, b_second, b_third = power_terms(b_tilt, rise, r, POWER, KIND)
         at, second, third = row_sums(b_at, b_second, b_third)
-        rise, low, high, done = advance(
-            at, second, third, rise, low, high, shortest, done, r, POWER, KIND
+        rise, low, high, last, done = advance(
+            at, second, third, rise, low, high, last, shortest, done, r, POWER, KIND, WARY
         )
         steps += 1
     return rise
 
 
 @triton.jit
-def _start(b_tilt, least, shortest, ready, r, START: tl.constexpr, KIND: tl.constexpr):
+def _start(
+    b_tilt, least, shortest, ready, r, START: tl.constexpr, KIND: tl.constexpr, WARY: tl.constexpr
+):
     """Roughly the root on a part of the row, which is close to that of the whole."""
-    rise = _block_root(b_tilt, least * 0, least, shortest + 1e-3, ready, r, 12, START, KIND)
+    rise = _block_root(b_tilt, least * 0, least, shortest + 1e-3, ready, r, 12, START, KIND, WARY)
     return tl.minimum(tl.maximum(rise, least), 0.0)
 
 
@@ -67,6 +71,7 @@ def short_forward_kernel(
     RESOLUTION: tl.constexpr, ROUNDING: tl.constexpr, TYPE: tl.constexpr,
     R: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
+    WARY: tl.constexpr = EXACT and KIND == ENTMAX
     o_row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     m_row = o_row < n
     b_parameter, c, r, out, least, shortest = row_constants(
@@ -96,8 +101,8 @@ def short_forward_kernel(
             other=-float("inf"),
         ).to(TYPE)
         b_part = tilt(tl.max(b_part, 1), finite(top, TYPE), c, TYPE)
-        rise = _start(b_part, least, shortest, ready, r, START, KIND)
-    rise = _block_root(b_tilt, rise, least, shortest, ready, r, 100, POWER, KIND)
+        rise = _start(b_part, least, shortest, ready, r, START, KIND, WARY)
+    rise = _block_root(b_tilt, rise, least, shortest, ready, r, 100, POWER, KIND, WARY)
     b_y = solution_power(b_tilt, rise, out, OUT)
     moment = tl.sum(tl.where(b_y > 0, b_y * b_tilt, 0.0), 1) if STATE else rise
     share = _finish(
@@ -149,6 +154,7 @@ def long_forward_kernel(
     """One row per program. The first read keeps the three largest of each of M strided slices. If
     no third is in the support that these give, nothing else is; if one is, it is read again. The
     cache is asked to keep what was read until it is read for the last time."""
+    WARY: tl.constexpr = EXACT and KIND == ENTMAX
     o_row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     m_row = o_row < n
     b_parameter, c, r, out, least, shortest = row_constants(
@@ -179,21 +185,21 @@ def long_forward_kernel(
         b_first = tilt(b_first, peak, c, TYPE)
         b_second = tilt(b_second, peak, c, TYPE)
         b_third = tilt(b_third, peak, c, TYPE)
-        rise = _start(b_first, least, shortest, ready, r, START, KIND)
-        low, high, done, steps = least, least * 0, ready, 0
+        rise = _start(b_first, least, shortest, ready, r, START, KIND, WARY)
+        low, high, last, done, steps = least, least * 0, least * 0 + 2, ready, 0
         while (steps < 100) & (tl.min(done.to(tl.int32), 0) == 0):
             at, second, third = _three_terms(b_first, b_second, b_third, rise, r, POWER, KIND)
-            rise, low, high, done = advance(
-                at, second, third, rise, low, high, shortest, done, r, POWER, KIND
+            rise, low, high, last, done = advance(
+                at, second, third, rise, low, high, last, shortest, done, r, POWER, KIND, WARY
             )
             steps += 1
         hidden = tl.max(tl.max((rise[:, None] + b_third > -1).to(tl.int32), 1), 0) > 0
         if hidden:
-            low, high, done, steps = least, least * 0, ready, 0
+            low, high, last, done, steps = least, least * 0, least * 0 + 2, ready, 0
             while (steps < 100) & (tl.min(done.to(tl.int32), 0) == 0):
                 at, second, third = _row_terms(p_row, peak, rise, c, r, d, POWER, KIND, TYPE, M)
-                rise, low, high, done = advance(
-                    at, second, third, rise, low, high, shortest, done, r, POWER, KIND
+                rise, low, high, last, done = advance(
+                    at, second, third, rise, low, high, last, shortest, done, r, POWER, KIND, WARY
                 )
                 steps += 1
             b_total = tl.zeros([1, M], tl.float64)
