@@ -138,6 +138,14 @@ def test_steps_do_not_go_to_and_fro(alpha: float, per_row: bool) -> None:
     assert float((y - expected).abs().amax()) < 2 * 2e-16 ** (1 / (alpha - 1))
 
 
+@pytest.mark.parametrize("alpha", [50.0, 1000.0])
+def test_ties_share_where_alpha_is_large(alpha: float) -> None:
+    scores = torch.tensor([[1.0, 0.0, 1.0, 1.0], [0.0, -1.0, -2.0, -3.0]], dtype=torch.float64)
+    expected = torch.tensor([[1, 0, 1, 1], [3, 0, 0, 0]], dtype=torch.float64) / 3
+    for given in (alpha, scores.new_full((2, 1), alpha)):
+        torch.testing.assert_close(entmax.entmax(scores, given), expected)
+
+
 def test_pnormmax_does_not_go_to_and_fro() -> None:
     scores = torch.randn(20_000, 100, dtype=torch.float64) / 10
     scores *= torch.rand(20_000, 100) < 0.1

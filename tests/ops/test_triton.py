@@ -72,6 +72,15 @@ def test_steps_do_not_go_to_and_fro(tile: int | None) -> None:
     torch.testing.assert_close(y, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("alpha", [50.0, 1000.0])
+def test_ties_share_where_alpha_is_large(alpha: float) -> None:
+    rows = [[1.0, 0.0, 1.0, 1.0], [0.0, -1.0, -2.0, -3.0]]
+    scores = torch.tensor(rows, dtype=torch.float64, device=DEVICE)
+    expected = torch.tensor([[1, 0, 1, 1], [3, 0, 0, 0]], device=DEVICE, dtype=torch.float64) / 3
+    for given in (alpha, scores.new_full((2, 1), alpha)):
+        torch.testing.assert_close(solve(scores, given, ENTMAX).y, expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("name", "value"), CASES)
 def test_half_precision_is_the_rounding_of_float32(

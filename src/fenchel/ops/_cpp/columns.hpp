@@ -62,7 +62,8 @@ FENCHEL_INLINE Vec<T> column_roots_by(Columns<T>& all, T kappa, T r, F raise) {
   const T noise = r < 1 ? 50 * resolution : resolution;
   const T shortest = (r < 3 ? std::pow(resolution, 1 / r) : std::cbrt(resolution)) / r;
   const Wary<T> wary(r);
-  Vec<T> rise = load<T>(all.rise), low = splat<T>(-1), high = rise + T(1e-3), at_rise;
+  Vec<T> rise = load<T>(all.rise), high = rise + T(1e-3), at_rise;
+  Vec<T> low = splat<T>(resolution - 1);  // u > 0 at the largest score, or nothing would be left
   Vec<T> last = splat<T>(2);
   for (int step_number = 0; step_number < 100; ++step_number) {
     Vec<T> at = {}, below = {}, lower = {};
@@ -93,7 +94,7 @@ FENCHEL_INLINE Vec<T> column_roots_by(Columns<T>& all, T kappa, T r, F raise) {
       Vec<T> apart = magnitude<T>(t) - wary.slack, width = high - low - 4 * noise;
       length = max<T>(length, apart < width ? apart : width);
     }
-    next = length <= 0 ? next : safe;
+    next = length <= 0 ? max<T>(next, low) : safe;
     last = magnitude<T>(next - rise);
     rise = next;
     if (fold(length, [](auto a, auto b) { return a > b ? a : b; }) <= 0) break;
@@ -104,8 +105,8 @@ FENCHEL_INLINE Vec<T> column_roots_by(Columns<T>& all, T kappa, T r, F raise) {
     Vec<T> delta = load<T>(all.distance.get() + j * kLanes<T>);
     Vec<T> e = load<T>(all.power.get() + j * kLanes<T>), u = (at_rise - delta * kappa) + T(1);
     if (wary.of_steps) {
-      Vec<T> near_one = rise - delta * kappa;
-      e = near_one + T(1) > 0 ? raise(near_one + T(1) > 0 ? near_one : Vec<T>{}).at : Vec<T>{};
+      Vec<T> near_one = rise - delta * kappa, above = near_one + T(1);
+      e = above > 0 ? raise(above > 0 ? near_one : Vec<T>{}).at : Vec<T>{};
     } else {
       Vec<T> tau = move / (u > 0 ? u : splat<T>(1));
       tau = tau < 1 ? tau : splat<T>(1);

@@ -270,7 +270,7 @@ FENCHEL_INLINE Root power_root(Candidates<T>& near, double kappa, double r, doub
   double shortest = (power < 3 ? std::pow(resolution, 1 / power) : std::cbrt(resolution)) / (2 * r);
   if (shortest < 1e-14) shortest = 1e-14;
   const Wary<double> wary(r);
-  double low = 0, high = 2 * s, at = s, last = high;
+  double low = std::numeric_limits<double>::epsilon(), high = 2 * s, at = s, last = high;
   for (int i = 0; i < 200; ++i) {
     at = s;
     PowerSums p = power_sums<T>(near, kappa, s, r);
@@ -287,7 +287,8 @@ FENCHEL_INLINE Root power_root(Candidates<T>& near, double kappa, double r, doub
     if (s == low || s == high) break;
     last = std::fabs(s - at);
   }
-  if (out_power != r || wary.of_steps || is_whole(static_cast<T>(r))) return {(1 - s) * r, write_powers<T>(near, kappa, s, out_power)};
+  if (out_power != r || wary.of_steps || is_whole(static_cast<T>(r)))
+    return {(1 - s) * r, write_powers<T>(near, kappa, s, out_power)};
   T move = static_cast<T>(s - at);
   return {(1 - s) * r, write_moved_powers<T>(near, kappa, at, static_cast<T>(r), move)};
 }

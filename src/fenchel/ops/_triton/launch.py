@@ -51,7 +51,8 @@ class Root(NamedTuple):
         lowest = min(self.r, self.out, 2 if squared else 3)
         drop = 2 * math.log(d) / (self.r + 1) if squared else math.log(d) / self.r
         shortest = resolution ** (1 / lowest) / (2 * self.r) + 1.5 * rounding
-        return math.expm1(-drop) * (1 + 1e-3) - 4 * rounding * min(drop, 1.0), shortest
+        least = math.expm1(-drop) * (1 + 1e-3) - 4 * rounding * min(drop, 1.0)
+        return max(least, rounding - 1) if self.r < 1 else least, shortest
 
 
 class Launch(NamedTuple):

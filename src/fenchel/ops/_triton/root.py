@@ -246,7 +246,9 @@ def bracket(d, r, out, RESOLUTION: tl.constexpr, ROUNDING: tl.constexpr, KIND: t
     # Halley's error is the cube of its step, Newton's the square.
     lowest = tl.minimum(tl.minimum(r, out), 2.0 if KIND == SQUARED else 3.0)
     shortest = 0.5 * tl.exp(tl.log(r * 0 + RESOLUTION) / lowest) / r + 1.5 * ROUNDING
-    return -drop * expm1_over(-drop) * (1 + 1e-3) - 4 * ROUNDING * tl.minimum(drop, 1.0), shortest
+    least = -drop * expm1_over(-drop) * (1 + 1e-3) - 4 * ROUNDING * tl.minimum(drop, 1.0)
+    # A row keeps its largest entry where s is too small to be told from zero.
+    return tl.where(r < 1, tl.maximum(least, r * 0 + ROUNDING - 1), least), shortest
 
 
 @triton.jit
