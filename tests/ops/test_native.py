@@ -144,6 +144,11 @@ def test_ties_share_where_alpha_is_large(alpha: float) -> None:
     expected = torch.tensor([[1, 0, 1, 1], [3, 0, 0, 0]], dtype=torch.float64) / 3
     for given in (alpha, scores.new_full((2, 1), alpha)):
         torch.testing.assert_close(entmax.entmax(scores, given), expected)
+    for dtype in (torch.float32, torch.float64):
+        given = scores.to(dtype)
+        _, state = entmax.entmax_state(given, alpha)
+        found = entmax.entmax_gradient(given, state, None, given.new_ones(2, 1), alpha)
+        torch.testing.assert_close(found, expected.to(dtype))
 
 
 def test_pnormmax_does_not_go_to_and_fro() -> None:

@@ -51,6 +51,11 @@ FENCHEL_INLINE State<T> state_of(const T* x, int64_t n, double alpha, T top, con
   State<T> at = {static_cast<T>(top + root.peak_loss), 0, 1};
   double beyond = static_cast<double>(at.top) - top;
   at.rise = static_cast<T>((alpha - 1) * (beyond - root.peak_loss));
+  double least = (alpha - 1) * beyond - 1 + std::numeric_limits<double>::epsilon();
+  if (at.rise < least) {  // u > 0 at the largest score, or nothing would be left
+    at.rise = static_cast<T>(least);
+    if (at.rise < least) at.rise = std::nextafter(at.rise, kInf<T>);
+  }
   at.share = static_cast<T>(1 / total_weight(x, n, alpha, at));
   return at;
 }
