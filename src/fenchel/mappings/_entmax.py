@@ -1,4 +1,5 @@
-"""α-entmax: the family from softmax (α = 1) over sparsemax (α = 2) to ever sparser mappings."""
+"""α-entmax: the family from heavy tails (α < 1) over softmax (1) and sparsemax (2) to ever sparser
+mappings."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ class Entmax(AbstractTsallis):
     The solution is y = [(α−1)θ − τ]₊^(1/(α−1)) with τ such that it sums to one.
 
     Args:
-        alpha: α ≥ 1; larger is sparser. A tensor holds one per row (it broadcasts against the
+        alpha: α > 0; larger is sparser, and below 1 tails are heavier than softmax's. A tensor holds one per row (it broadcasts against the
             scores, with size 1 along `dim`) and receives a gradient.
         gamma: the strength of the regularizer.
     """
@@ -65,7 +66,7 @@ class Entmax(AbstractTsallis):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _checks.real("alpha", self.alpha, least=1)
+        _checks.real("alpha", self.alpha, above=0)
 
     @property
     def exponent(self) -> float | Tensor:
@@ -95,8 +96,8 @@ class Entmax(AbstractTsallis):
         return torch.where(support, y * slope / (1 + epsilon * mean_first), 0.0)
 
     def threshold(self, scores: Tensor, y: Tensor) -> Tensor:
-        if not isinstance(self.alpha, Tensor) and self.alpha == 1.0:
-            raise NotImplementedError("entmax has no threshold at alpha = 1: nothing gets zero.")
+        if not isinstance(self.alpha, Tensor) and self.alpha <= 1.0:
+            raise NotImplementedError("entmax has no threshold up to alpha = 1: nothing gets zero.")
         peak, at = y.max(-1, keepdim=True)
         epsilon = self.alpha - 1.0
         return (epsilon * scores.gather(-1, at) - peak**epsilon).squeeze(-1)
@@ -106,7 +107,7 @@ class Entmax(AbstractTsallis):
 
     @classmethod
     def examples(cls) -> Iterator[AbstractMapping]:
-        for alpha in (1.0, 1.0001, 1.25, 1.5, 1.75, 2.0, 3.0):
+        for alpha in (0.5, 1.0, 1.0001, 1.25, 1.5, 1.75, 2.0, 3.0):
             yield cls(alpha)
         yield cls(1.5, gamma=0.5)
 
@@ -118,7 +119,7 @@ def entmax(
 
     Args:
         scores: floating point, any shape; −inf deletes an entry.
-        alpha: α ≥ 1, a number or a tensor with one value per row; a tensor receives a gradient.
+        alpha: α > 0, a number or a tensor with one value per row; a tensor receives a gradient.
         dim: the dimension that is mapped.
         gamma: γ > 0, the strength of the regularizer.
     Returns:

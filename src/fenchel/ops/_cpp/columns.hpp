@@ -9,13 +9,14 @@ namespace fenchel {
 // Candidates of up to kLanes rows: entry j of the row in a lane stands at j · kLanes + lane.
 template <class T>
 struct Columns {
-  // Longer rows fill the vectors by themselves; in double they gain from the unknown s − 1 below.
+  // Longer rows fill the vectors by themselves.
   static constexpr int64_t kLongest = sizeof(T) == 4 ? 64 : 128;
   static constexpr int64_t kSize = kLongest * kLanes<T>;
   std::unique_ptr<T[]> distance, power;
   std::unique_ptr<int32_t[]> index;
   int64_t count[kLanes<T>], row[kLanes<T>];
-  T rise[kLanes<T>], top[kLanes<T>];
+  T start[kLanes<T>], top[kLanes<T>];
+  double rise[kLanes<T>], rest[kLanes<T>], mean_distance[kLanes<T>];
   int filled = 0;
   int64_t longest = 0;
 
@@ -23,19 +24,15 @@ struct Columns {
 
   bool full() const { return filled == kLanes<T>; }
 
-  // The scores may be of a narrower type; their distances are exact in the wider one.
-  template <class S>
-  void add(const Candidates<S>& near, int64_t at_row, double s) {
+  void add(const Candidates<T>& near, int64_t at_row, double s) {
     for (int64_t j = 0; j < near.count; ++j) {
-      T delta = sizeof(S) == sizeof(T) ? near.distance[j]
-                                       : static_cast<T>(near.top) - near.row[near.index[j]];
-      distance[j * kLanes<T> + filled] = delta;
+      distance[j * kLanes<T> + filled] = near.distance[j];
       index[filled * kLongest + j] = near.index[j];
     }
     count[filled] = near.count;
     row[filled] = at_row;
     top[filled] = near.top;
-    rise[filled] = static_cast<T>(s - 1);
+    start[filled] = static_cast<T>(s - 1);
     longest = near.count > longest ? near.count : longest;
     ++filled;
   }
@@ -46,31 +43,44 @@ struct Columns {
       distance[filled] = 0;
       count[filled] = 1;
       row[filled] = -1;
-      top[filled] = rise[filled] = 0;
+      top[filled] = start[filled] = 0;
     }
     for (int lane = 0; lane < kLanes<T>; ++lane)
       for (int64_t j = count[lane]; j < longest; ++j) distance[j * kLanes<T> + lane] = far;
   }
 };
 
-// The root of every lane in the unknown s − 1, which is exact where s is near one. Returns the
-// sums Σ y Δ and leaves y in `power`; raise(u − 1) gives the powers. See power_root for the steps.
-template <class T, class F>
-FENCHEL_INLINE Vec<T> column_roots_by(Columns<T>& all, T kappa, T r, F raise) {
-  constexpr T resolution = std::numeric_limits<T>::epsilon();
-  // No step is worth taking that rounding could have made; powers below one add to that.
-  const T noise = r < 1 ? 50 * resolution : resolution;
+// Calls use(offset, (u − step)^r) for every vector of entries with u^r in `power`, by the first terms of
+// the series.
+template <bool from_one, class T, class F>
+FENCHEL_INLINE void each_moved(const Columns<T>& all, T kappa, T r, Vec<T> point, Vec<T> rest, Vec<T> step,
+                               F use) {
+  for (int64_t j = 0; j < all.longest * kLanes<T>; j += kLanes<T>) {
+    Vec<T> u = (point - load<T>(all.distance.get() + j) * kappa) + rest, e = load<T>(all.power.get() + j);
+    if (from_one) u += T(1);
+    Vec<T> part = -step / (u > 0 ? u : splat<T>(1));
+    part = part < 1 ? part : splat<T>(1);
+    e += e * (part * r) * (T(1) + part * ((r - 1) / 2));
+    use(j, part > -1 ? max<T>(e, Vec<T>{}) : Vec<T>{});
+  }
+}
+
+// The root of every lane. Leaves y in `power`; raise(u, u − 1) gives the powers. See power_root for the
+// steps: lanes go on together until what each has sums to one.
+template <bool from_one, class T, class F>
+FENCHEL_INLINE void column_roots_by(Columns<T>& all, T kappa, T r, F raise) {
+  constexpr T resolution = std::numeric_limits<T>::epsilon(), one = from_one ? 0 : 1;
   const T shortest = (r < 3 ? std::pow(resolution, 1 / r) : std::cbrt(resolution)) / r;
-  const Wary<T> wary(r);
-  Vec<T> rise = load<T>(all.rise), high = rise + T(1e-3), at_rise;
-  Vec<T> low = splat<T>(resolution - 1);  // u > 0 at the largest score, or nothing would be left
-  Vec<T> last = splat<T>(2);
-  for (int step_number = 0; step_number < 100; ++step_number) {
+  // s as point + rest, or s − 1.
+  Vec<T> point = load<T>(all.start) + one, rest = {}, high = point + T(1e-3), low = splat<T>(one - 1);
+  Vec<T> step = {}, least = splat<T>(kInf<T>);
+  auto largest = [](Vec<T> v) { return fold(v, [](auto a, auto b) { return a > b ? a : b; }); };
+  for (int i = 0; i < kMostSteps; ++i) {
     Vec<T> at = {}, below = {}, lower = {};
     for (int64_t j = 0; j < all.longest; ++j) {
-      Vec<T> near_one = rise - load<T>(all.distance.get() + j * kLanes<T>) * kappa;
-      Vec<T> u = near_one + T(1);
-      Powers<T> p = raise(u > 0 ? near_one : Vec<T>{});
+      Vec<T> base = (point - load<T>(all.distance.get() + j * kLanes<T>) * kappa) + rest;
+      Vec<T> u = from_one ? base + T(1) : base, near_one = from_one ? base : base - T(1);
+      Powers<T> p = raise(u > 0 ? u : splat<T>(1), u > 0 ? near_one : Vec<T>{});
       p.at = u > 0 ? p.at : Vec<T>{};
       store<T>(all.power.get() + j * kLanes<T>, p.at);
       at += p.at;
@@ -81,68 +91,67 @@ FENCHEL_INLINE Vec<T> column_roots_by(Columns<T>& all, T kappa, T r, F raise) {
     Vec<T> steep = below * below, bend = steep - t * (r - 1) * (lower * at - steep) / 2;
     bend = bend > T(0.5) * steep ? bend : steep;
     bend = bend < 2 * steep ? bend : steep;
-    Vec<T> step = t * at * below / bend;
-    high = t > 0 ? rise : high;
-    low = t > 0 ? low : rise;
-    at_rise = rise;
-    Vec<T> length = magnitude<T>(step) - max<T>(shortest * (rise + T(1)), splat<T>(noise));
-    Vec<T> next = rise - step, middle = (low + high) / 2, safe = next > low ? next : middle;
+    step = t * at * below / bend;
+    high = t > 0 ? point : high;
+    low = t > 0 ? low : point;
+    Vec<T> move = rest - step, next = point + move, middle = (low + high) / 2;
+    Vec<T> length = magnitude<T>(step) - max<T>(shortest * (point + (T(1) - one)), splat<T>(resolution));
+    const bool is_last = i + 1 == kMostSteps;
+    if (is_last || largest(length) <= 0) {
+      ExactSum<T> sum;
+      each_moved<from_one>(all, kappa, r, point, rest, step,
+                           [&](int64_t, Vec<T> e) FENCHEL_LAMBDA { sum.add(e); });
+      Vec<T> excess = (sum.total - T(1)) - sum.rounded, size = magnitude<T>(excess);
+      Vec<T> worth = size < least / 2 ? size : Vec<T>{};
+      least = size;
+      if (is_last || largest(worth) <= 64 * resolution) {
+        step += excess / (r * below);  // what the sums above rounded
+        break;
+      }
+    }
+    Vec<T> safe = next > low ? next : middle;
     safe = safe < high ? safe : middle;
-    if (wary.of_steps) {
-      safe = 2 * magnitude<T>(step) > last ? middle : safe;
-      safe = length <= 0 ? middle : safe;
-      Vec<T> apart = magnitude<T>(t) - wary.slack, width = high - low - 4 * noise;
-      length = max<T>(length, apart < width ? apart : width);
-    }
-    next = length <= 0 ? max<T>(next, low) : safe;
-    last = magnitude<T>(next - rise);
-    rise = next;
-    if (fold(length, [](auto a, auto b) { return a > b ? a : b; }) <= 0) break;
+    Vec<T> chosen = length <= 0 ? next : safe;
+    rest = chosen == next ? move - (next - point) : Vec<T>{};
+    point = chosen;
   }
-  store<T>(all.rise, rise);
-  Vec<T> move = rise - at_rise, total = {}, rounded = {}, moment = {};
-  for (int64_t j = 0; j < all.longest; ++j) {
-    Vec<T> delta = load<T>(all.distance.get() + j * kLanes<T>);
-    Vec<T> e = load<T>(all.power.get() + j * kLanes<T>), u = (at_rise - delta * kappa) + T(1);
-    if (wary.of_steps) {
-      Vec<T> near_one = rise - delta * kappa, above = near_one + T(1);
-      e = above > 0 ? raise(above > 0 ? near_one : Vec<T>{}).at : Vec<T>{};
-    } else {
-      Vec<T> tau = move / (u > 0 ? u : splat<T>(1));
-      tau = tau < 1 ? tau : splat<T>(1);
-      e += e * (tau * r) * (T(1) + tau * ((r - 1) / 2));
-      e = tau > -1 ? max<T>(e, Vec<T>{}) : Vec<T>{};
-    }
-    Vec<T> term = e - rounded, next = total + term;  // the sum as if in twice the precision
-    rounded = (next - total) - term;
-    total = next;
-    moment += e * delta;
-    store<T>(all.power.get() + j * kLanes<T>, e);
+  Vec<T> moment = {};
+  each_moved<from_one>(all, kappa, r, point, rest, step, [&](int64_t j, Vec<T> e) FENCHEL_LAMBDA {
+    moment += e * load<T>(all.distance.get() + j);
+    store<T>(all.power.get() + j, e);
+  });
+  for (int lane = 0; lane < kLanes<T>; ++lane) {
+    all.rise[lane] = point[lane] - static_cast<double>(one);
+    all.rest[lane] = static_cast<double>(rest[lane]) - step[lane];
+    all.mean_distance[lane] = moment[lane];
   }
-  Vec<T> share = T(1) / total;
-  for (int64_t j = 0; j < all.longest; ++j)
-    store<T>(all.power.get() + j * kLanes<T>, load<T>(all.power.get() + j * kLanes<T>) * share);
-  return moment * share;
 }
 
 template <class T>
-FENCHEL_INLINE Vec<T> column_roots(Columns<T>& all, double kappa, double r) {
+FENCHEL_INLINE void column_roots(Columns<T>& all, double kappa, double r) {
   const T a = static_cast<T>(r), scale = static_cast<T>(kappa);
-  auto whole = [&](int n) FENCHEL_LAMBDA {
-    return column_roots_by(all, scale, a, [n](Vec<T> near_one) FENCHEL_LAMBDA {
-      Vec<T> u = near_one + T(1), rest = near_one - (u - T(1));  // u + rest is exact
+  auto small = [&](int n) FENCHEL_LAMBDA {
+    column_roots_by<false>(all, scale, a, [n](Vec<T> u, Vec<T>) FENCHEL_LAMBDA {
       Vec<T> lower = n < 2 ? Vec<T>{} : whole_power<T>(u, n - 2);
       Vec<T> below = n < 2 ? splat<T>(1) : lower * u;
-      return Powers<T>{below * u + below * rest * T(n), below, lower};
+      return Powers<T>{below * u, below, lower};
     });
   };
-  if (a == 1) return whole(1);
-  if (a == 2) return whole(2);
-  if (is_whole(a)) return whole(static_cast<int>(a));
-  return column_roots_by(all, scale, a, [&](Vec<T> near_one) FENCHEL_LAMBDA {
-    Vec<T> u = near_one + T(1), over = T(1) / u, at = power(u, near_one, a);
+  if (a == 1) return small(1);
+  if (a == 2) return small(2);
+  if (is_whole(a) && a < kSmallPower) return small(static_cast<int>(a));
+  if (is_whole(a))
+    return column_roots_by<true>(all, scale, a, [n = static_cast<int>(a)](Vec<T> u, Vec<T> near_one) FENCHEL_LAMBDA {
+      Vec<T> rest = near_one - (u - T(1));  // u + rest is exact
+      Vec<T> lower = whole_power<T>(u, n - 2), below = lower * u;
+      return Powers<T>{below * u + below * rest * T(n), below, lower};
+    });
+  auto raise = [&](Vec<T> u, Vec<T> near_one) FENCHEL_LAMBDA {
+    Vec<T> over = T(1) / u, at = power(u, near_one, a);
     return Powers<T>{at, at * over, at * over * over};
-  });
+  };
+  return a < kSmallPower ? column_roots_by<false>(all, scale, a, raise)
+                         : column_roots_by<true>(all, scale, a, raise);
 }
 
 }  // namespace fenchel

@@ -7,11 +7,18 @@
 
 namespace fenchel {
 
-// Of a solved row, what its value max_Ω needs besides y.
+// Newton and Halley need ten at most; a bound that no row is known to meet.
+constexpr int kMostSteps = 200;
+
+// A solved row: s − 1 = rise + rest, two doubles, and Σ y Δ.
 struct Root {
-  double peak_loss;      // r (1 − s), which tends to −log y_max as r → ∞
-  double mean_distance;  // Σ y Δ
+  double rise, rest, mean_distance;
 };
+
+inline Root root_at(double s, double rest, double mean_distance) {
+  double rise = s - 1;
+  return {rise, (s - (rise + 1)) + rest, mean_distance};
+}
 
 // An upper bound of s. The root on a part of the row is one, and the largest entries of strided
 // slices are the best part to take; so is the root for a larger r; so is any step of Newton from above
@@ -55,52 +62,57 @@ FENCHEL_INLINE Moments moments(const Candidates<T>& near, double kappa, double s
   return {sum<double>(count), sum<double>(first), sum<double>(second)};
 }
 
-// Writes y = (s − κΔ)₊^power, power 1 or 2, and returns Σ y Δ.
+// Writes y = u^power, power 1 or 2, u = (s − κΔ) + rest, and returns Σ y Δ. In double, what the last
+// places of u leave of the sum is taken off as a step of s would: the share of y is u^(power−1).
 template <int power, class T>
-FENCHEL_INLINE double write(Candidates<T>& near, double kappa, double s) {
-  typedef T Narrow __attribute__((vector_size(sizeof(T) * kLanes<double>)));
+FENCHEL_INLINE double write(Candidates<T>& near, double kappa, double s, double rest) {
   T* y = near.distance.get();
-  Vec<double> moment = {};
+  Vec<double> moment = {}, slope = {};
   for (int64_t i = 0; i < near.count; i += kLanes<double>) {
-    Vec<double> delta = wide_load(y + i), u = s - kappa * delta;
+    Vec<double> delta = wide_load(y + i), u = (s - kappa * delta) + rest;
     u = u > 0 ? u : Vec<double>{};
     Vec<double> value = power == 1 ? u : u * u;
     moment += value * delta;
-    Narrow narrow = __builtin_convertvector(value, Narrow);
-    std::memcpy(y + i, &narrow, sizeof narrow);
+    slope += power == 2 ? u : u > 0 ? splat<double>(1) : Vec<double>{};
+    narrow_store(y + i, value);
   }
-  if constexpr (sizeof(T) == 8) {  // the last places of s, times the size of the support
-    double share = 1 / compensated_sum(y, near.count);
-    for (int64_t i = 0; i < near.count; ++i) y[i] *= share;
+  if constexpr (sizeof(T) == 8) {
+    double excess = (compensated_sum(y, near.count) - 1) / sum<double>(slope);
+    for (int64_t i = 0; i < near.count; i += kLanes<T>) {
+      Vec<T> value = load<T>(y + i), share = power == 1 ? splat<T>(excess) : sqrt<T>(value) * excess;
+      store<T>(y + i, max<T>(value - share, Vec<T>{}));
+    }
   }
   return sum<double>(moment);
 }
 
-// r = 1. Newton from the right meets the root after finitely many changes of support.
+// r = 1. Newton from the right meets the root after finitely many changes of support: every step but
+// the last leaves fewer entries in it.
 template <class T>
 FENCHEL_INLINE Root linear_root(Candidates<T>& near, double s = 1) {
-  double support = 0;
+  double support = kInf<double>, rest;
   for (;;) {
     Moments m = moments(near, 1, s);
-    s -= (m.first - 1) / m.count;
-    if (m.count == support) break;
+    rest = (1 - m.first) / m.count;
+    if (!(m.count < support)) break;
     support = m.count;
+    s += rest;
   }
-  return {1 - s, write<1>(near, 1, s)};
+  return root_at(s, rest, write<1>(near, 1, s, rest));
 }
 
 // r = 2. Newton on the norm of u, and the quadratic's own root once the support stands still.
 template <class T>
 FENCHEL_INLINE Root quadratic_root(Candidates<T>& near, double s) {
-  double support = static_cast<double>(near.count);
-  for (;;) {
+  double support = static_cast<double>(near.count), rest = 0;
+  for (int i = 0; i < kMostSteps; ++i) {
     Moments m = moments(near, 0.5, s);
     if (m.count == support) {
       double slack = m.first * m.first - m.count * (m.second - 1);
       double exact = s - (m.second - 1) / (m.first + std::sqrt(slack > 0 ? slack : 0));
       Moments there = moments(near, 0.5, exact);
       if (there.count == support) {
-        s = exact - (there.second - 1) / (2 * there.first);  // what the square root rounded
+        s = exact, rest = (1 - there.second) / (2 * there.first);  // what the square root rounded
         break;
       }
     }
@@ -109,8 +121,48 @@ FENCHEL_INLINE Root quadratic_root(Candidates<T>& near, double s) {
     if (!(next < s)) break;
     s = next;
   }
-  return {2 * (1 - s), write<2>(near, 0.5, s)};
+  return root_at(s, rest, write<2>(near, 0.5, s, rest));
 }
+
+// Above this power a step of s − 1 in its last place shows in y; below it, one of u where u is small
+// and entries are many.
+constexpr double kSmallPower = 4.5;
+
+// s as high + low, two numbers of the row's type, or s − 1 where the power is large. Then
+// (high − κΔ) + low is u, or u − 1, to its own last place: the difference is exact where it is small.
+template <class T>
+struct Point {
+  T high, low;
+
+  Point(double at, double rest)
+      : high(static_cast<T>(at)), low(static_cast<T>((at - static_cast<double>(high)) + rest)) {}
+};
+
+template <bool from_one, class T>
+FENCHEL_INLINE Point<T> point_at(double rise, double rest) {
+  if constexpr (from_one) return Point<T>(rise, rest);
+  double s = 1 + rise;
+  return Point<T>(s, (rise - (s - 1)) + rest);
+}
+
+template <bool from_one, class T>
+FENCHEL_INLINE Point<T> point_of(double s, double rest) {
+  if constexpr (!from_one) return Point<T>(s, rest);
+  Root root = root_at(s, rest, 0);
+  return Point<T>(root.rise, root.rest);
+}
+
+// u and u − 1 of a vector of distances.
+template <bool from_one, class T>
+struct Above {
+  Vec<T> u, near_one;
+
+  FENCHEL_INLINE Above(const Point<T>& s, Vec<T> fallen) {
+    Vec<T> at = (s.high - fallen) + s.low;
+    u = from_one ? at + T(1) : at;
+    near_one = from_one ? at : at - T(1);
+  }
+};
 
 // Σ u^(a+1), Σ u^a, Σ u^(a−1), Σ u^(a−2) over u = s − κΔ > 0.
 struct PowerSums {
@@ -123,18 +175,19 @@ struct Powers {
   Vec<T> at, below, lower;
 };
 
-// Those sums, with the powers from raise(u − 1, i), zero where u is not positive.
-template <class T, class F>
-FENCHEL_INLINE PowerSums power_sums_by(const Candidates<T>& near, double kappa, double s, F raise) {
+// Those sums, with the powers from raise(u, u − 1, i), zero where u is not positive.
+template <bool from_one, class T, class F>
+FENCHEL_INLINE PowerSums power_sums_by(const Candidates<T>& near, double kappa, const Point<T>& s,
+                                       F raise) {
   PowerSums total = {0, 0, 0, 0};
-  const T rise = static_cast<T>(s - 1), fall = static_cast<T>(kappa);
+  const T fall = static_cast<T>(kappa);
   for (int64_t start = 0; start < near.count; start += kBlock<T>) {
     int64_t stop = near.count - start < kBlock<T> ? near.count : start + kBlock<T>;
     Vec<T> above = {}, at = {}, below = {}, lower = {};
     for (int64_t i = start; i < stop; i += kLanes<T>) {
-      Vec<T> near_one = rise - load<T>(near.distance.get() + i) * fall;
-      Powers<T> p = raise(near_one, i);
-      above += p.at * (near_one + T(1));
+      Above<from_one, T> entry(s, load<T>(near.distance.get() + i) * fall);
+      Powers<T> p = raise(entry.u, entry.near_one, i);
+      above += p.at * entry.u;
       at += p.at;
       below += p.below;
       lower += p.lower;
@@ -148,31 +201,34 @@ FENCHEL_INLINE PowerSums power_sums_by(const Candidates<T>& near, double kappa, 
 }
 
 // Leaves u^a in the scratch, unless a is whole and u^a as cheap as a load.
-template <class T>
-FENCHEL_INLINE PowerSums power_sums(const Candidates<T>& near, double kappa, double s, double a) {
-  const T rounded = static_cast<T>(a);
-  if (is_whole(rounded))
-    return power_sums_by(near, kappa, s, [n = static_cast<int>(rounded)](Vec<T> near_one, int64_t) {
-      Vec<T> u = max<T>(near_one + T(1), Vec<T>{});
+template <bool from_one, class T>
+FENCHEL_INLINE PowerSums power_sums(const Candidates<T>& near, double kappa, const Point<T>& s, T a) {
+  if (is_whole(a))
+    return power_sums_by<from_one>(near, kappa, s, [n = static_cast<int>(a)](Vec<T> u, Vec<T>, int64_t) {
+      u = max<T>(u, Vec<T>{});
       if (n == 1) return Powers<T>{u, whole_power<T>(u, 0), Vec<T>{}};
       Vec<T> lower = whole_power<T>(u, n - 2), below = lower * u;
       return Powers<T>{below * u, below, lower};
     });
-  return power_sums_by(near, kappa, s, [&](Vec<T> near_one, int64_t i) {
-    Vec<T> u = near_one + T(1);
-    near_one = u > 0 ? near_one : Vec<T>{};
-    Vec<T> over = T(1) / (near_one + T(1)), e = power(near_one + T(1), near_one, rounded);
+  return power_sums_by<from_one>(near, kappa, s, [&](Vec<T> u, Vec<T> near_one, int64_t i) {
+    Vec<T> inside = u > 0 ? u : splat<T>(1);
+    Vec<T> over = T(1) / inside, e = power(inside, u > 0 ? near_one : Vec<T>{}, a);
     e = u > 0 ? e : Vec<T>{};
     store<T>(near.scratch + i, e);
     return Powers<T>{e, e * over, e * over * over};
   });
 }
 
-// Replaces each distance by value(Δ, i), divided by the sum of all, and returns Σ y Δ.
+// What y is proportional to, summed, and Σ y Δ of it.
+struct Masses {
+  double total, moment;
+};
+
+// Fills the scratch with value(Δ, i).
 template <class T, class F>
-FENCHEL_INLINE double write_normalized(Candidates<T>& near, F value) {
+FENCHEL_INLINE Masses weigh(Candidates<T>& near, F value) {
   constexpr int64_t kPart = kBlock<T> / 4;  // short, since y is to sum to one
-  double total = 0, moment = 0;
+  Masses sums = {0, 0};
   for (int64_t start = 0; start < near.count; start += kPart) {
     int64_t stop = near.count - start < kPart ? near.count : start + kPart;
     Vec<T> mass = {}, first = {};
@@ -180,43 +236,54 @@ FENCHEL_INLINE double write_normalized(Candidates<T>& near, F value) {
       Vec<T> delta = load<T>(near.distance.get() + i), e = value(delta, i);
       mass += e;
       first += e * delta;
-      store<T>(near.distance.get() + i, e);
+      store<T>(near.scratch + i, e);
     }
-    total += sum<T>(mass);
-    moment += sum<T>(first);
+    sums.total += sum<T>(mass);
+    sums.moment += sum<T>(first);
   }
-  if constexpr (sizeof(T) == 8) total = compensated_sum(near.distance.get(), near.count);
-  T share = static_cast<T>(1 / total);
+  if constexpr (sizeof(T) == 8) sums.total = compensated_sum(near.scratch, near.count);
+  return sums;
+}
+
+// Replaces each distance by what the scratch holds, divided by the sum of all, and returns Σ y Δ.
+template <class T>
+FENCHEL_INLINE double share_out(Candidates<T>& near, const Masses& sums) {
+  T share = static_cast<T>(1 / sums.total);
   for (int64_t i = 0; i < near.count; i += kLanes<T>)
-    store<T>(near.distance.get() + i, load<T>(near.distance.get() + i) * share);
-  return moment / total;
+    store<T>(near.distance.get() + i, load<T>(near.scratch + i) * share);
+  return sums.moment / sums.total;
 }
 
-// y ∝ u^a, u = s − κΔ
-template <class T>
-FENCHEL_INLINE double write_powers(Candidates<T>& near, double kappa, double s, double a) {
-  const T rise = static_cast<T>(s - 1), fall = static_cast<T>(kappa), rounded = static_cast<T>(a);
-  if (is_whole(rounded))
-    return write_normalized(near, [&](Vec<T> delta, int64_t) {
-      return whole_power1p<T>(rise - delta * fall, static_cast<int>(rounded));
+// u^a
+template <bool from_one, class T>
+FENCHEL_INLINE Masses weigh_powers(Candidates<T>& near, double kappa, const Point<T>& s, T a) {
+  const T fall = static_cast<T>(kappa);
+  if (is_whole(a))
+    return weigh(near, [&](Vec<T> delta, int64_t) {
+      Above<from_one, T> entry(s, delta * fall);
+      if constexpr (from_one) return whole_power1p<T>(entry.near_one, static_cast<int>(a));
+      return whole_power<T>(max<T>(entry.u, Vec<T>{}), static_cast<int>(a));
     });
-  return write_normalized(near, [&](Vec<T> delta, int64_t) {
-    return power1m<T>(delta * fall - rise, rounded);
+  return weigh(near, [&](Vec<T> delta, int64_t) {
+    Above<from_one, T> entry(s, delta * fall);
+    Vec<T> inside = entry.u > 0 ? entry.u : splat<T>(1);
+    return entry.u > 0 ? power(inside, entry.u > 0 ? entry.near_one : Vec<T>{}, a) : Vec<T>{};
   });
 }
 
-// y ∝ (u + move)^r from u^r in the scratch, by the first terms of the series. Where the move is not
-// small against u, neither power matters.
-template <class T>
-FENCHEL_INLINE double write_moved_powers(Candidates<T>& near, double kappa, double s, T r, T move) {
-  const T from = static_cast<T>(s), fall = static_cast<T>(kappa);
-  return write_normalized(near, [&](Vec<T> delta, int64_t i) {
-    Vec<T> e = load<T>(near.scratch + i), u = from - delta * fall;
-    Vec<T> tau = move / (u > 0 ? u : splat<T>(1));
-    tau = tau < 1 ? tau : splat<T>(1);
-    e += e * (tau * r) * (T(1) + tau * ((r - 1) / 2));
-    return tau > -1 ? max<T>(e, Vec<T>{}) : Vec<T>{};
-  });
+// Calls use(offset, Δ, (u + move)^r) for every vector with u^r in the scratch, by the first terms of the
+// series. Where the move is not small against u, neither power matters, or the sum of all shows it.
+template <bool from_one, class T, class F>
+FENCHEL_INLINE void each_moved(const Candidates<T>& near, double kappa, const Point<T>& s, T r, T move,
+                               F use) {
+  const T fall = static_cast<T>(kappa);
+  for (int64_t i = 0; i < near.count; i += kLanes<T>) {
+    Vec<T> delta = load<T>(near.distance.get() + i), e = load<T>(near.scratch + i);
+    Vec<T> u = Above<from_one, T>(s, delta * fall).u, part = move / (u > 0 ? u : splat<T>(1));
+    part = part < 1 ? part : splat<T>(1);
+    e += e * (part * r) * (T(1) + part * ((r - 1) / 2));
+    use(i, delta, part > -1 ? max<T>(e, Vec<T>{}) : Vec<T>{});
+  }
 }
 
 // 1 − x^(−1/r), by short series near x = 1, where the solver spends its time.
@@ -228,77 +295,100 @@ FENCHEL_INLINE double one_minus_root(double x, double r) {
   return z * (1 - z * (1.0 / 2 - z * (1.0 / 6 - z * (1.0 / 24 - z * (1.0 / 120 - z / 720)))));
 }
 
-// A root of f in [low, high], f decreasing. evaluate(x, step) returns f(x) and proposes a step. Where that
-// leaves the bracket, or is not half the last but one and may go to and fro, the bracket is halved.
-template <class F>
-FENCHEL_INLINE double bracketed_root(double x, double low, double high, double tolerance, F evaluate) {
-  double last = high - low, before = 2 * last;
-  for (int i = 0; i < 200; ++i) {
-    double step, f = evaluate(x, step);
-    (f > 0 ? low : high) = x;
-    double next = x + step;
-    if (step < tolerance && step > -tolerance) return next;
-    if (!(next > low && next < high) || 2 * std::fabs(step) > before) next = low + (high - low) / 2;
-    if (next == low || next == high) return next;
-    before = last;
-    last = std::fabs(next - x);
-    x = next;
-  }
-  return x;
-}
-
-// Below r = 1 the sum is not convex in s, and steep without end where an entry joins the support: steps
-// may go to and fro, or be short though the root is far. Then a step must be at most half the last move,
-// or the bracket is halved; and a short one is the end only if the norm of u is one but for the slack,
-// which an entry that joins within the resolution of s makes up.
+// Whether a sum that should be nothing is as near to it as rounding lets it come: a few last places, or
+// no longer halved by a step.
 template <class T>
-struct Wary {
-  bool of_steps;
-  T slack;
+struct Residual {
+  double least = kInf<double>;
 
-  explicit Wary(double r)
-      : of_steps(r < 1),
-        slack(static_cast<T>(std::pow(std::numeric_limits<T>::epsilon(), r))) {}
+  bool is_settled(double excess) {
+    excess = std::fabs(excess);
+    bool halved = excess < least / 2;
+    least = excess;
+    return !halved || excess <= 4 * std::numeric_limits<T>::epsilon();
+  }
 };
 
-// Any r > 0, by Halley on the r-norm of u: exact in one step when all scores are equal, or r is
-// infinite. The last step, below the cube root of the resolution, needs no new powers.
+// A sum as if in twice the precision.
 template <class T>
-FENCHEL_INLINE Root power_root(Candidates<T>& near, double kappa, double r, double out_power, double s,
-                               double resolution) {
-  double power = r < out_power ? r : out_power;
+struct ExactSum {
+  Vec<T> total = {}, rounded = {};
+
+  FENCHEL_INLINE void add(Vec<T> v) {
+    Vec<T> term = v - rounded, next = total + term;
+    rounded = (next - total) - term;
+    total = next;
+  }
+  double value() const { return sum<T>(total) - sum<T>(rounded); }
+};
+
+// Any r ≥ 1, by Halley on the r-norm of u: exact in one step when all scores are equal, or r is
+// infinite. The last step, below the cube root of the resolution, needs no new powers; it is the last
+// if what it leaves sums to one, but for what the sums of powers rounded.
+template <bool from_one, class T>
+FENCHEL_INLINE Root power_root_from(Candidates<T>& near, double kappa, double r, double out_power,
+                                    double s, double resolution) {
+  const double power = r < out_power ? r : out_power;
   double shortest = (power < 3 ? std::pow(resolution, 1 / power) : std::cbrt(resolution)) / (2 * r);
   if (shortest < 1e-14) shortest = 1e-14;
-  const Wary<double> wary(r);
-  double low = std::numeric_limits<double>::epsilon(), high = 2 * s, at = s, last = high;
-  for (int i = 0; i < 200; ++i) {
-    at = s;
-    PowerSums p = power_sums<T>(near, kappa, s, r);
+  const T a = static_cast<T>(r);
+  const bool by_series = out_power == r && !is_whole(a);
+  double low = 0, high = 2 * s, rest = 0;
+  Residual<T> residual;
+  for (int i = 0; i < kMostSteps; ++i) {
+    const Point<T> at = point_of<from_one, T>(s, rest);
+    PowerSums p = power_sums<from_one>(near, kappa, at, a);
     double t = one_minus_root(p.at, r);  // 1 − 1/‖u‖
     double steep = p.below * p.below, bend = steep - t * (r - 1) * (p.lower * p.at - steep) / 2;
     double step = t * p.at * (bend > 0.5 * steep && bend < 2 * steep ? p.below / bend : 1 / p.below);
     (t > 0 ? high : low) = s;
-    s -= step;
-    const bool brief = step < shortest * at && step > -shortest * at;
-    const bool far = wary.of_steps && std::fabs(t) > wary.slack && high - low > 4 * shortest * at;
-    if (brief && !far) break;
-    if (brief || !(s > low && s < high) || (wary.of_steps && 2 * std::fabs(step) > last))
-      s = low + (high - low) / 2;
-    if (s == low || s == high) break;
-    last = std::fabs(s - at);
+    double move = rest - step, next = s + move;
+    const bool brief = std::fabs(step) < shortest * s;
+    if (brief && by_series) {
+      ExactSum<T> total;
+      each_moved<from_one>(near, kappa, at, a, static_cast<T>(-step),
+                           [&](int64_t, Vec<T>, Vec<T> e) FENCHEL_LAMBDA { total.add(e); });
+      const double excess = total.value() - 1;
+      if (residual.is_settled(excess)) {
+        step += excess / (r * p.below);
+        Vec<T> moment = {};
+        each_moved<from_one>(near, kappa, at, a, static_cast<T>(-step),
+                             [&](int64_t j, Vec<T> delta, Vec<T> e) FENCHEL_LAMBDA {
+                               moment += e * delta;
+                               store<T>(near.distance.get() + j, e);
+                             });
+        return root_at(s, rest - step, sum<T>(moment));
+      }
+    } else if (brief && residual.is_settled(p.at - 1)) {
+      rest = move;
+      break;
+    }
+    if (!brief && !(next > low && next < high)) {
+      next = low + (high - low) / 2, rest = 0;
+      if (next == low || next == high) break;
+    } else {
+      rest = move - (next - s);
+    }
+    s = next;
   }
-  if (out_power != r || wary.of_steps || is_whole(static_cast<T>(r)))
-    return {(1 - s) * r, write_powers<T>(near, kappa, s, out_power)};
-  T move = static_cast<T>(s - at);
-  return {(1 - s) * r, write_moved_powers<T>(near, kappa, at, static_cast<T>(r), move)};
+  const Point<T> end = point_of<from_one, T>(s, rest);
+  const Masses sums = weigh_powers<from_one>(near, kappa, end, static_cast<T>(out_power));
+  return root_at(s, rest, share_out(near, sums));
 }
 
-// The same in double where an exponent below one would magnify what u and the distances round.
+template <class T>
+FENCHEL_INLINE Root power_root(Candidates<T>& near, double kappa, double r, double out_power, double s,
+                               double resolution) {
+  return r > kSmallPower ? power_root_from<true>(near, kappa, r, out_power, s, resolution)
+                         : power_root_from<false>(near, kappa, r, out_power, s, resolution);
+}
+
+// The same in double where a power of the answer below one would magnify what u and the distances round.
 template <class T>
 FENCHEL_INLINE Root precise_power_root(Candidates<T>& near, double kappa, double r, double out_power,
                                        double s = 1) {
   constexpr double resolution = std::numeric_limits<T>::epsilon();
-  if (sizeof(T) == sizeof(double) || (r >= 1 && out_power >= 1))
+  if (sizeof(T) == sizeof(double) || out_power >= 1)
     return power_root(near, kappa, r, out_power, s, resolution);
   Candidates<double> wide(near.count);
   wide.count = near.count;

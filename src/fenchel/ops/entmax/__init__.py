@@ -1,8 +1,12 @@
 """α-entmax: the mapping, its value max_Ω, its Jacobian times a vector, and its loss's gradient.
 
-A solved row is kept as a state (top, rise, share) instead of y:
+A solved row is kept as a state (top, rise, rest, share) instead of y, in float64:
 
-    y_j = share [1 + (rise − (α−1)(top − x_j))]₊^(1/(α−1)), share exp(x_j − top) at α = 1.
+    y_j = share [1 + (rise + rest − (α−1)(top − x_j))]₊^(1/(α−1)), share exp(x_j − top) at α = 1.
+
+Above α = 2 a state is (x_k, y_k, 0, 1), the smallest score of the support and its entry:
+
+    y_j = (y_k^(α−1) + (α−1)(x_j − x_k))^(1/(α−1)) where x_j ≥ x_k.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ _kernel = Kernel("entmax", parameters=("rows",), results=2)
 _state_kernel = Kernel("entmax_state", parameters=("rows",), results=2)
 _gradient_kernel = Kernel("entmax_gradient", inputs=4, parameters=("rows",))
 _NONE = torch.empty(0, dtype=torch.int64)  # its address is null
+STATE_WIDTH = 4
 
 
 def _entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
@@ -34,15 +39,15 @@ def _entmax_max(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     return value, y
 
 
-def _values(scores: Tensor, *width: int, least: torch.dtype = torch.float32) -> Tensor:
-    """What a row has besides y, in that type or a wider one."""
-    wide = torch.promote_types(scores.dtype, least)
+def _values(scores: Tensor, *width: int) -> Tensor:
+    """What a row has besides y, in float32 or wider."""
+    wide = torch.promote_types(scores.dtype, torch.float32)
     return scores.new_empty((*scores.shape[:-1], *width), dtype=wide)
 
 
 def _state_shapes(scores: Tensor, _: float | Tensor) -> tuple[Tensor, Tensor]:
-    least = torch.float64 if scores.is_cuda else torch.float32
-    return _values(scores), _values(scores, 3, least=least)
+    state = scores.new_empty((*scores.shape[:-1], STATE_WIDTH), dtype=torch.float64)
+    return _values(scores), state
 
 
 def _entmax_state(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:

@@ -6,26 +6,25 @@ namespace {
 
 // out may be scores: every entry is read before its gradient is written.
 template <class T>
-FENCHEL_INLINE void weighted_row(const T* x, int64_t d, double alpha, const State<T>& at, T weight,
+FENCHEL_INLINE void weighted_row(const T* x, int64_t d, double alpha, const State& at, T weight,
                                  T* out) {
   if (weight == 0)
     std::memset(out, 0, static_cast<size_t>(d) * sizeof(T));
   else if (is_settled(at.top))
-    write_settled(x, d, at.top, weight * at.share, out);
+    write_settled(x, d, static_cast<T>(at.top), weight * static_cast<T>(at.share), out);
   else
     each_weight(x, d, alpha, at, [&](Vec<T> y, int64_t i, int64_t count) FENCHEL_LAMBDA {
-      store_some<T>(out + i, y * (weight * at.share), count);
+      store_some<T>(out + i, y * (weight * static_cast<T>(at.share)), count);
     });
 }
 
 template <class T>
-int gradient(const T* scores, const T* states, const int64_t* target, const T* weights,
+int gradient(const T* scores, const State* states, const int64_t* target, const T* weights,
              const double* alphas, int64_t alpha_step, int64_t rows, int64_t d, T* out, int threads) {
-  auto state = reinterpret_cast<const State<T>*>(states);
   return parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
       T *y = out + row * d, weight = weights[row];
-      weighted_row(scores + row * d, d, alphas[row * alpha_step], state[row], weight, y);
+      weighted_row(scores + row * d, d, alphas[row * alpha_step], states[row], weight, y);
       if (target && target[row] >= 0 && target[row] < d) y[target[row]] -= weight;
     }
   });
@@ -37,9 +36,10 @@ int gradient(const T* scores, const T* states, const int64_t* target, const T* w
 // target may be null: then nothing is subtracted. A row of weight zero gives zeros whatever it holds.
 #define FENCHEL_GRADIENT(suffix, T)                                                                \
   FENCHEL_API int fenchel_entmax_gradient_##suffix(                                                \
-      const T* scores, const T* state, const int64_t* target, const T* weights,                    \
+      const T* scores, const double* state, const int64_t* target, const T* weights,                    \
       const double* alphas, int64_t alpha_step, int64_t rows, int64_t d, T* out, int threads) {    \
-    return fenchel::gradient(scores, state, target, weights, alphas, alpha_step, rows, d, out,     \
+    auto states = reinterpret_cast<const fenchel::State*>(state);                                  \
+    return fenchel::gradient(scores, states, target, weights, alphas, alpha_step, rows, d, out,     \
                              threads);                                                             \
   }
 FENCHEL_GRADIENT(f32, float)

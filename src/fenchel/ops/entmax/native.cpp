@@ -1,5 +1,5 @@
 // α-entmax: y_i = [s − (α−1)Δ_i]₊^(1/(α−1)), Δ_i the distance below the largest score, with the one
-// unknown s set so that y sums to one. Only entries with (α−1)Δ < 1 can be in the support.
+// unknown s set so that y sums to one. For α > 1 only entries with (α−1)Δ < 1 can be in the support.
 #include "columns.hpp"
 #include "state.hpp"
 
@@ -26,9 +26,10 @@ FENCHEL_INLINE Root softmax_row(const T* x, T* y, int64_t d, T top) {
   each_vector<T>(y, d, T(0), [&](Vec<T> v, int64_t i, int64_t count) {
     store_some<T>(y + i, v * scale, count);
   });
-  return {std::log(total), weighted / total};
+  return {-std::log(total), 0, weighted / total};
 }
 
+// 1 < α ≤ 2
 template <class T>
 FENCHEL_INLINE Root sparse_root(Candidates<T>& near, double alpha, double s) {
   if (alpha == 2) return linear_root(near, s);
@@ -37,27 +38,11 @@ FENCHEL_INLINE Root sparse_root(Candidates<T>& near, double alpha, double s) {
   return precise_power_root(near, alpha - 1, r, r, s);
 }
 
-// max_Ω from the largest score and the root.
+// max_Ω from the largest score and the root, of which at α = 1 the logarithm of the largest entry is kept.
 template <class T>
 FENCHEL_INLINE T value(T top, const Root& root, double alpha) {
-  return static_cast<T>(top + (root.peak_loss - (alpha - 1) * root.mean_distance) / alpha);
-}
-
-// The state of a solved row. Its point of reference is where y would be one, so that `rise` is
-// what rounding that point took, and loses nothing to rounding itself. x holds its n candidates.
-template <class T>
-FENCHEL_INLINE State<T> state_of(const T* x, int64_t n, double alpha, T top, const Root& root) {
-  if (alpha == 1) return {top, 0, static_cast<T>(std::exp(-root.peak_loss))};
-  State<T> at = {static_cast<T>(top + root.peak_loss), 0, 1};
-  double beyond = static_cast<double>(at.top) - top;
-  at.rise = static_cast<T>((alpha - 1) * (beyond - root.peak_loss));
-  double least = (alpha - 1) * beyond - 1 + std::numeric_limits<double>::epsilon();
-  if (at.rise < least) {  // u > 0 at the largest score, or nothing would be left
-    at.rise = static_cast<T>(least);
-    if (at.rise < least) at.rise = std::nextafter(at.rise, kInf<T>);
-  }
-  at.share = static_cast<T>(1 / total_weight(x, n, alpha, at));
-  return at;
+  double rise = root.rise + root.rest, peak_loss = alpha == 1 ? -rise : -rise / (alpha - 1);
+  return static_cast<T>(top + (peak_loss - (alpha - 1) * root.mean_distance) / alpha);
 }
 
 // Where the answers go: y or the states, and the values if they are asked for.
@@ -65,37 +50,44 @@ template <class T>
 struct Outputs {
   T* y;
   T* maxima;
-  State<T>* state;
+  State* state;
 
+  // x holds the row's n candidates.
   FENCHEL_INLINE void conclude(const T* x, int64_t n, int64_t row, double alpha, T top,
                                const Root& root) const {
     if (maxima) maxima[row] = value(top, root, alpha);
-    if (state) state[row] = state_of(x, n, alpha, top, root);
+    if (!state) return;
+    State at = {top, root.rise, root.rest, 1};
+    if (alpha == 1)
+      at = {top, 0, 0, std::exp(root.rise)};
+    else
+      at.share = 1 / total_weight(x, n, alpha, at);
+    state[row] = at;
   }
 };
 
-// Solves the rows that wait side by side, in T or wider, and writes them.
-template <class W, class T>
-FENCHEL_INLINE void flush(Columns<W>& waiting, double alpha, const T* scores, int64_t d,
+// Solves the rows that wait side by side, and writes them.
+template <class T>
+FENCHEL_INLINE void flush(Columns<T>& waiting, double alpha, const T* scores, int64_t d,
                           const Outputs<T>& out) {
   double r = 1 / (alpha - 1);
-  waiting.seal(static_cast<W>(4 * r));
-  Vec<W> mean = column_roots(waiting, alpha - 1, r);
-  for (int lane = 0; lane < kLanes<W>; ++lane) {
+  waiting.seal(static_cast<T>(4 * r));
+  column_roots(waiting, alpha - 1, r);
+  for (int lane = 0; lane < kLanes<T>; ++lane) {
     int64_t row = waiting.row[lane];
     if (row < 0) break;
     const int64_t count = waiting.count[lane];
-    const int32_t* index = waiting.index.get() + lane * Columns<W>::kLongest;
-    T candidates[Columns<W>::kLongest];
+    const int32_t* index = waiting.index.get() + lane * Columns<T>::kLongest;
+    T candidates[Columns<T>::kLongest];
     if (out.y) {
       T* y = out.y + row * d;
       std::memset(y, 0, static_cast<size_t>(d) * sizeof(T));
-      for (int64_t j = 0; j < count; ++j) y[index[j]] = static_cast<T>(waiting.power[j * kLanes<W> + lane]);
+      for (int64_t j = 0; j < count; ++j) y[index[j]] = waiting.power[j * kLanes<T> + lane];
     } else {
       for (int64_t j = 0; j < count; ++j) candidates[j] = scores[row * d + index[j]];
     }
-    Root root = {-waiting.rise[lane] * r, static_cast<double>(mean[lane])};
-    out.conclude(candidates, count, row, alpha, static_cast<T>(waiting.top[lane]), root);
+    Root root = {waiting.rise[lane], waiting.rest[lane], waiting.mean_distance[lane]};
+    out.conclude(candidates, count, row, alpha, waiting.top[lane], root);
   }
   waiting.filled = 0;
   waiting.longest = 0;
@@ -106,47 +98,48 @@ FENCHEL_INLINE void entmax_rows(const T* scores, const double* alphas, int64_t a
                                 int64_t first, int64_t last, int64_t d, const Outputs<T>& out) {
   Candidates<T> near(d);
   Columns<T> waiting;
-  Columns<double> precise;  // an exponent below one would magnify what narrower types round
-  auto wait = [&](auto& columns, int64_t row, double alpha, double s) {
-    columns.add(near, row, s);
-    if (columns.full()) flush(columns, alpha, scores, d, out);
-  };
+  std::unique_ptr<double[]> sorted;
   for (int64_t row = first; row < last; ++row) {
     const T* x = scores + row * d;
     T* y = out.y ? out.y + row * d : nullptr;
     double alpha = alphas[row * alpha_step];
     Peaks<T> peak = peaks(x, d);
+    if (!(alpha > 0 && alpha < kInf<double>)) peak.top = std::numeric_limits<T>::quiet_NaN();
     if (is_settled(peak.top)) {
       T share = settled_share(x, d, peak.top);
       if (y) write_settled(x, d, peak.top, share, y);
       if (out.maxima) out.maxima[row] = peak.top;
-      if (out.state) out.state[row] = {peak.top, 0, share};
+      if (out.state) out.state[row] = {peak.top, 0, 0, share};
       continue;
     }
-    Root solved;
-    if (alpha == 1) {
-      solved = y ? softmax_row(x, y, d, peak.top)
-                 : Root{std::log(total_weight(x, d, 1, {peak.top, 0, 1})), 0};
+    if (alpha <= 1) {
+      Root solved = alpha < 1 ? heavy_row(x, y, d, peak.top, alpha)
+                    : y       ? softmax_row(x, y, d, peak.top)
+                              : Root{-std::log(total_weight(x, d, 1, {peak.top, 0, 0, 1})), 0, 0};
+      out.conclude(x, d, row, alpha, peak.top, solved);
+      continue;
+    }
+    double r = 1 / (alpha - 1), s = upper_root(peak, alpha - 1, r);
+    near.take(x, d, peak.top, static_cast<T>(s * r));
+    if (alpha > 2) {
+      if (!sorted) sorted.reset(new double[d + 2 * kLanes<T>]);
+      Pivot pivot = steep_root(near, alpha, sorted.get());
+      if (out.state) out.state[row] = {pivot.score, pivot.entry, 0, 1};
+      if (out.maxima) out.maxima[row] = value(peak.top, root_of(near, alpha), alpha);
+      if (y) near.scatter(near.distance.get(), y);
+    } else if (alpha_step == 0 && near.count <= Columns<T>::kLongest) {
+      waiting.add(near, row, s);
+      if (waiting.full()) flush(waiting, alpha, scores, d, out);
     } else {
-      double r = 1 / (alpha - 1), s = upper_root(peak, alpha - 1, r);
-      near.take(x, d, peak.top, static_cast<T>(s * r));
-      if (alpha_step == 0 && near.count <= Columns<T>::kLongest) {
-        if (alpha <= 2)
-          wait(waiting, row, alpha, s);
-        else
-          wait(precise, row, alpha, s);
-        continue;
-      }
-      solved = sparse_root(near, alpha, s);
+      Root solved = sparse_root(near, alpha, s);
       if (y)
         near.scatter(near.distance.get(), y);
       else
         near.gather(x, near.scratch);
+      out.conclude(near.scratch, near.count, row, alpha, peak.top, solved);
     }
-    out.conclude(near.scratch, near.count, row, alpha, peak.top, solved);
   }
   if (waiting.filled) flush(waiting, alphas[0], scores, d, out);
-  if (precise.filled) flush(precise, alphas[0], scores, d, out);
 }
 
 // s = y^(2−α) on the support: the diagonal of the Jacobian before it is centred.
@@ -261,8 +254,8 @@ int jvp(const T* y, const T* v, const double* alphas, int64_t alpha_step, int64_
   }                                                                                                \
   FENCHEL_API int fenchel_entmax_state_##suffix(const T* scores, const double* alphas,             \
                                                 int64_t alpha_step, int64_t rows, int64_t d,       \
-                                                T* maxima, T* state, int threads) {                \
-    auto states = reinterpret_cast<fenchel::State<T>*>(state);                                     \
+                                                T* maxima, double* state, int threads) {           \
+    auto states = reinterpret_cast<fenchel::State*>(state);                                        \
     return fenchel::entmax<T>(scores, alphas, alpha_step, rows, d, {nullptr, maxima, states},      \
                               threads);                                                            \
   }                                                                                                \

@@ -27,12 +27,12 @@ def _log_powers(scores: Tensor, epsilon: Tensor, scale: Tensor) -> Tensor:
     """log of [1 + ε·scale·scores]₊^(1/ε), which is scale·scores at ε = 0."""
     x = scale * scores
     inner = (epsilon * x).clamp(min=-1.0)
-    small = torch.where(epsilon > 0, epsilon, 1.0)
-    return torch.where(epsilon > 0, torch.log1p(inner) / small, x)
+    small = torch.where(epsilon != 0, epsilon, 1.0)
+    return torch.where(epsilon != 0, torch.log1p(inner) / small, x)
 
 
-def _solve(top: Tensor, alpha: Tensor) -> Tensor:
-    """Any α ≥ 1, in the unknown L = −log y_max, which lies in [0, log d]."""
+def _by_largest(top: Tensor, alpha: Tensor) -> Tensor:
+    """0 < α ≤ 2, in the unknown L = −log y_max, which lies in [0, log d]."""
     epsilon = alpha - 1
 
     def weights(level: Tensor) -> Tensor:
@@ -43,8 +43,54 @@ def _solve(top: Tensor, alpha: Tensor) -> Tensor:
 
     low = torch.zeros_like(top[..., :1])
     high = low + torch.log(torch.tensor(float(top.shape[-1]), dtype=top.dtype))
-    y = weights(bracketed_root(excess, low, high))
-    return y / y.sum(-1, keepdim=True)
+    level = bracketed_root(excess, low, high)
+    return weights(level) * torch.exp(-level)
+
+
+def _by_smallest(top: Tensor, alpha: Tensor) -> Tensor:
+    """α > 2, in the smallest entry y_k of the support, since y = u^(1/(α−1)) would magnify what a
+    difference of like numbers rounds: y = (y_k^(α−1) + (α−1)(x − x_k))^(1/(α−1)), x_k its score."""
+    epsilon = alpha - 1
+    ordered = top.sort(dim=-1, descending=True).values
+
+    def entries(pivot: Tensor, least: Tensor) -> Tensor:
+        above = epsilon * (top - pivot)
+        raised = (least**epsilon + above.clamp(min=0)) ** (1 / epsilon)
+        return torch.where(above > 0, raised, torch.where(above == 0, least, 0.0))
+
+    # A score is in the support if, were it the threshold, the entries above would sum to less than
+    # one; that sum grows from score to score.
+    first = torch.zeros_like(top[..., :1], dtype=torch.int64)
+    last, none = first + top.shape[-1], torch.zeros_like(top[..., :1])
+    for _ in range(top.shape[-1].bit_length()):
+        middle = first + (last - first) // 2
+        inside = entries(ordered.gather(-1, middle), none).sum(-1, keepdim=True) < 1
+        inside = inside | (last - first <= 1)
+        first, last = torch.where(inside, middle, first), torch.where(inside, last, middle)
+    pivot = ordered.gather(-1, first)
+    least = bracketed_root(
+        lambda least: 1 - entries(pivot, least).sum(-1, keepdim=True), none, none + 1
+    )
+    return entries(pivot, least)
+
+
+def _solve(top: Tensor, alpha: Tensor) -> Tensor:
+    """Any α > 0, one in all or one per row."""
+    flat, steep = alpha <= 2, alpha > 2
+    y = torch.where(alpha == alpha, torch.zeros_like(top), torch.nan)
+    if bool(flat.any()):
+        y = torch.where(flat, _by_largest(top, torch.where(flat, alpha, 2.0)), y)
+    if bool(steep.any()):
+        y = torch.where(steep, _by_smallest(top, torch.where(steep, alpha, 3.0)), y)
+    return y
+
+
+def _balanced(y: Tensor, alpha: float | Tensor) -> Tensor:
+    """y with what its sum lacks of one, a few last places for each entry of the support, spread as
+    a step of the threshold would, so that it is not the largest that bears it."""
+    support = y > 0
+    share = torch.where(support, torch.where(support, y, 1.0) ** (2.0 - alpha), 0.0)
+    return y - share * ((y.sum(-1, keepdim=True) - 1) / share.sum(-1, keepdim=True))
 
 
 def entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
@@ -52,19 +98,21 @@ def entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
 
     Args:
         scores: (..., d).
-        alpha: at least 1; a tensor holds one per row, (..., 1).
+        alpha: above 0; a tensor holds one per row, (..., 1). Rows with another α, or NaN, are NaN.
     Returns:
         (..., d). Sorting at α = 2 and 1.5, softmax at 1, a bracketed root otherwise.
     """
 
     def inside(top: Tensor) -> Tensor:
-        if not isinstance(alpha, Tensor):
+        if not isinstance(alpha, Tensor) and alpha in (1.0, 1.5, 2.0):
             if alpha == 1.0:
                 return torch.softmax(top, -1)
-            if alpha in (1.5, 2.0):
-                x = top * (alpha - 1)
-                return (x - _sorted_threshold(x, alpha)).clamp(min=0) ** (1 / (alpha - 1))
-        return _solve(top, torch.as_tensor(alpha, dtype=top.dtype, device=top.device))
+            x = top * (alpha - 1)
+            y = (x - _sorted_threshold(x, alpha)).clamp(min=0) ** (1 / (alpha - 1))
+            return _balanced(y, alpha)
+        given = torch.as_tensor(alpha, dtype=top.dtype, device=top.device)
+        given = torch.where((given > 0) & (given < torch.inf), given, torch.nan)
+        return _balanced(_solve(top, given), given)
 
     return settle(scores, inside)
 
@@ -79,8 +127,8 @@ def entmax_max(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     if isinstance(alpha, Tensor):
         epsilon = alpha.squeeze(-1) - 1
         loss = torch.where(
-            epsilon > 0,
-            -torch.expm1(epsilon * peak.log()) / torch.where(epsilon > 0, epsilon, 1.0),
+            epsilon != 0,
+            -torch.expm1(epsilon * peak.log()) / torch.where(epsilon != 0, epsilon, 1.0),
             -peak.log(),
         )
     else:
@@ -103,17 +151,18 @@ def entmax_jvp(y: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def entmax_state(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
-    """max_Ω(scores), shape (...), and the states of the rows, (..., 3).
-
-    The state is (top, rise, share): y = share [1 + (rise − (α−1)(top − scores))]₊^(1/(α−1)), and
-    share exp(scores − top) at α = 1.
-    """
+    """max_Ω(scores), shape (...), and the states of the rows, (..., 4); see the package's page."""
     value, y = entmax_max(scores, alpha)
     top, peak = scores.amax(-1, keepdim=True), y.amax(-1, keepdim=True)
-    without_rise = ~top.isfinite() | (alpha == 1.0)
-    rise = torch.where(without_rise, 0.0, torch.expm1((alpha - 1) * peak.log()))
-    share = torch.where(without_rise, peak, 1.0)
-    return value, torch.cat((top, rise, share), dim=-1)
+    alpha = torch.as_tensor(alpha, dtype=y.dtype, device=y.device).broadcast_to(top.shape)
+    zero, settled = torch.zeros_like(top), ~top.isfinite() | peak.isnan()
+    flat = settled | (alpha == 1.0)
+    rise = torch.where(flat, 0.0, torch.expm1((alpha - 1) * peak.log()))
+    state = torch.cat((top, rise, zero, torch.where(flat, peak, 1.0)), dim=-1)
+    least = torch.where(y > 0, y, torch.inf).amin(-1, keepdim=True)
+    pivot = torch.where(y > 0, scores, torch.inf).amin(-1, keepdim=True)
+    steep = torch.cat((pivot, least, zero, zero + 1), dim=-1)
+    return value, torch.where((alpha > 2) & ~settled, steep, state)
 
 
 def entmax_gradient(
@@ -123,11 +172,11 @@ def entmax_gradient(
 
     Args:
         scores: (..., d).
-        state: (..., 3), from `entmax_state`. It spares a kernel the solution; the truth solves
+        state: (..., 4), from `entmax_state`. It spares a kernel the solution; the truth solves
             again, since a state is rounded to the type of the scores.
         target: (..., 1) indices, or None to subtract nothing.
         weights: (..., 1); a row of weight 0 gives zeros whatever it holds.
-        alpha: at least 1; a tensor holds one per row, (..., 1).
+        alpha: above 0; a tensor holds one per row, (..., 1).
     """
     y = entmax(scores, alpha)
     if target is not None:

@@ -1,73 +1,84 @@
-// A solved row in three numbers: y = share [1 + (rise − (α−1)(top − x))]₊^(1/(α−1)), which is
-// share exp(x − top) at α = 1. In a settled row `top` is not finite, and its entries get the share.
+// A solved row in four numbers: y = share [1 + (rise + rest − (α−1)(top − x))]₊^(1/(α−1)), which is
+// share exp(x − top) at α = 1. Above α = 2 they are the pivot, its entry, 0 and 1: see steep.hpp. In a
+// settled row `top` is not finite, and its largest entries get the share.
 #pragma once
 
-#include "math.hpp"
-#include "row.hpp"
+#include <type_traits>
+
+#include "heavy.hpp"
+#include "steep.hpp"
 
 namespace fenchel {
 
-template <class T>
 struct State {
-  T top, rise, share;
+  double top, rise, rest, share;
 };
-
-// u^r where u > 0, else zero; u = 1 + near_one.
-template <class T>
-FENCHEL_INLINE Vec<T> positive_power(Vec<T> near_one, T r) {
-  Vec<T> u = near_one + T(1);
-  if (!below<T>(Vec<T>{}, u)) return Vec<T>{};
-  near_one = u > 0 ? near_one : Vec<T>{};
-  return u > 0 ? power(near_one + T(1), near_one, r) : Vec<T>{};
-}
 
 // Calls use(y / share, offset, count) on consecutive vectors of a row that is not settled.
 template <class T, class F>
-FENCHEL_INLINE void each_weight(const T* x, int64_t d, double alpha, const State<T>& at, F use) {
-  const T fall = static_cast<T>(alpha - 1);
+FENCHEL_INLINE void each_weight(const T* x, int64_t d, double alpha, const State& at, F use) {
+  const T fall = static_cast<T>(alpha - 1), top = static_cast<T>(at.top);
   const double r = 1 / (alpha - 1);
+  const T a = static_cast<T>(r);
   auto by = [&](auto weight) FENCHEL_LAMBDA {
     each_vector<T>(x, d, -kInf<T>, [&](Vec<T> v, int64_t i, int64_t count) FENCHEL_LAMBDA {
       use(weight(v), i, count);
     });
   };
-  auto whole = [&](int n) FENCHEL_LAMBDA {
-    return [&at, fall, n](Vec<T> v) FENCHEL_LAMBDA {
-      return whole_power1p<T>(at.rise - (at.top - v) * fall, n);
+  const Point<T> s = point_at<false, T>(at.rise, at.rest), near = point_at<true, T>(at.rise, at.rest);
+  auto small = [&](int n) FENCHEL_LAMBDA {
+    return [&s, top, fall, n](Vec<T> v) FENCHEL_LAMBDA {
+      return whole_power<T>(max<T>(Above<false, T>(s, (top - v) * fall).u, Vec<T>{}), n);
     };
   };
+  auto raised = [&](const auto& point, auto from_one) FENCHEL_LAMBDA {
+    by([&](Vec<T> v) FENCHEL_LAMBDA {
+      Above<decltype(from_one)::value, T> entry(point, (top - v) * fall);
+      if (!below<T>(Vec<T>{}, entry.u)) return Vec<T>{};
+      Vec<T> inside = entry.u > 0 ? entry.u : splat<T>(1);
+      return entry.u > 0 ? power(inside, entry.u > 0 ? entry.near_one : Vec<T>{}, a) : Vec<T>{};
+    });
+  };
   if (alpha == 1) {
-    by([&](Vec<T> v) FENCHEL_LAMBDA { return exp<T>(v - at.top); });
+    by([&](Vec<T> v) FENCHEL_LAMBDA { return exp<T>(v - top); });
   } else if (alpha == 2) {
-    by([&](Vec<T> v) FENCHEL_LAMBDA {
-      return max<T>((at.rise - (at.top - v)) + T(1), Vec<T>{});
-    });
+    by(small(1));
   } else if (alpha == 1.5) {
-    by(whole(2));
-  } else if (alpha < 2 && is_whole(static_cast<T>(r))) {
-    by(whole(static_cast<int>(static_cast<T>(r))));
-  } else if (alpha < 2) {
+    by(small(2));
+  } else if (alpha > 2) {
+    const T under = std::nextafter(top, -kInf<T>);
+    const Pivot pivot = {at.top, at.rise, std::pow(at.rise, alpha - 1)};
     by([&](Vec<T> v) FENCHEL_LAMBDA {
-      return positive_power<T>(at.rise - (at.top - v) * fall, static_cast<T>(r));
-    });
-  } else {  // an exponent below one magnifies what u rounds
-    const T reach = static_cast<T>((1 + at.rise) * r * (1 + 1e-6));
-    by([&](Vec<T> v) FENCHEL_LAMBDA {
-      if (!below<T>(at.top - v, splat<T>(reach))) return Vec<T>{};
+      if (!below<T>(splat<T>(under), v)) return Vec<T>{};
       return in_double(v, [&](Vec<double> wide) FENCHEL_LAMBDA {
-        return positive_power<double>(at.rise - (at.top - wide) * (alpha - 1), r);
+        return pivot.entries(wide, alpha);
       });
     });
+  } else if (alpha < 1) {
+    by([&](Vec<T> v) FENCHEL_LAMBDA {
+      return in_double(v, [&](Vec<double> wide) FENCHEL_LAMBDA {
+        return heavy_power(at.rise + (at.top - wide) * (1 - alpha), r);
+      });
+    });
+  } else if (r < kSmallPower) {
+    raised(s, std::false_type{});
+  } else if (is_whole(a)) {
+    by([&](Vec<T> v) FENCHEL_LAMBDA {
+      return whole_power1p<T>(Above<true, T>(near, (top - v) * fall).near_one, static_cast<int>(a));
+    });
+  } else {
+    raised(near, std::true_type{});
   }
 }
 
-// Σ y / share, by blocks as in every sum over a row.
+// Σ y / share, by short blocks, since y is to sum to one.
 template <class T>
-FENCHEL_INLINE double total_weight(const T* x, int64_t d, double alpha, const State<T>& at) {
+FENCHEL_INLINE double total_weight(const T* x, int64_t d, double alpha, const State& at) {
+  constexpr int64_t kPart = kBlock<T> / 4;
   double total = 0;
-  for (int64_t start = 0; start < d; start += kBlock<T>) {
+  for (int64_t start = 0; start < d; start += kPart) {
     Vec<T> mass = {};
-    int64_t n = d - start < kBlock<T> ? d - start : kBlock<T>;
+    int64_t n = d - start < kPart ? d - start : kPart;
     each_weight(x + start, n, alpha, at, [&](Vec<T> w, int64_t, int64_t) FENCHEL_LAMBDA {
       mass += w;
     });

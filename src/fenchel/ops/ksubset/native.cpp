@@ -62,9 +62,11 @@ inline Threshold solve(double* x, int64_t n, double k, double epsilon) {
 template <class T>
 void ksubset_row(const T* x, T* y, int64_t d, double k, double epsilon, double* kept) {
   int64_t n = 0, certain = 0;
+  bool is_valid = k >= 0 && k <= static_cast<double>(d);
   for (int64_t i = 0; i < d; ++i) {
-    if (x[i] != x[i]) {
-      for (int64_t j = 0; j < d; ++j) y[j] = x[i];
+    is_valid = is_valid && x[i] == x[i];
+    if (!is_valid) {
+      for (int64_t j = 0; j < d; ++j) y[j] = std::numeric_limits<T>::quiet_NaN();
       return;
     }
     certain += x[i] == kInf<T>;

@@ -23,7 +23,7 @@ def ksubset(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
 
     Args:
         scores: (..., d).
-        k: between 0 and d; a tensor holds one per row, (..., 1).
+        k: between 0 and d; a tensor holds one per row, (..., 1). Rows with another k are NaN.
         alpha: at least 1; 2 gives Ω = ½‖y‖² up to a constant.
     Returns:
         (..., d). Rows with fewer than k finite entries give one to each of these.
@@ -53,7 +53,8 @@ def ksubset(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
     t = bracketed_root(lambda t: entries(t).sum(-1, keepdim=True) - target, low, low + reach)
     y = torch.where(solvable, entries(t), (free & (rest > 0)).to(x.dtype))
     y = torch.where(certain, (k / certain.sum(-1, keepdim=True).clamp(min=1)).clamp(max=1.0), y)
-    return torch.where(scores.isnan().any(-1, keepdim=True), torch.nan, y)
+    is_valid = (k >= 0) & (k <= scores.shape[-1]) & ~scores.isnan().any(-1, keepdim=True)
+    return torch.where(is_valid, y, torch.nan)
 
 
 def ksubset_jvp(y: Tensor, v: Tensor, alpha: float) -> Tensor:

@@ -16,8 +16,10 @@ from .._roots import bracketed_root, settle
 
 
 def _norm_root(scores: Tensor, p: Tensor, most: float, squared: bool) -> Tensor:
-    """The solution, in the unknown x = −log u_max, which lies in [0, most·log(d)/q]."""
-    q = p / (p - 1)
+    """The solution, in the unknown x = −log u_max, which lies in [0, most·log(d)/q]; NaN where p has
+    no meaning."""
+    is_valid = (p > 1) & (p < torch.inf)
+    q = torch.where(is_valid, p / (p - 1), 2.0)
 
     def solve(top: Tensor) -> Tensor:
         def log_powers(x: Tensor) -> Tensor:
@@ -35,7 +37,7 @@ def _norm_root(scores: Tensor, p: Tensor, most: float, squared: bool) -> Tensor:
         low = torch.zeros_like(top[..., :1])
         high = low + most * math.log(top.shape[-1]) / q
         log_y = log_powers(bracketed_root(excess, low, high)) * (q - 1)
-        return torch.softmax(log_y, -1)
+        return torch.where(is_valid, torch.softmax(log_y, -1), torch.nan)
 
     return settle(scores, solve)
 
