@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .launcher import Launcher
+from .outside import outside_forward_kernel
 from .root import ENTMAX, FAST, NORM, SLOW, SQUARED
 from .solve import long_forward_kernel, short_forward_kernel
 
@@ -18,7 +19,7 @@ SHORT = 1024
 
 
 class Solved(NamedTuple):
-    """Of every row the solution, the value max_Ω, and (top, s − 1, share) to compute y again."""
+    """Of every row the solution, the value max_Ω, and a state to compute y again."""
 
     y: Tensor | None
     value: Tensor | None
@@ -52,7 +53,7 @@ class Root(NamedTuple):
         drop = 2 * math.log(d) / (self.r + 1) if squared else math.log(d) / self.r
         shortest = resolution ** (1 / lowest) / (2 * self.r) + 1.5 * rounding
         least = math.expm1(-drop) * (1 + 1e-3) - 4 * rounding * min(drop, 1.0)
-        return max(least, rounding - 1) if self.r < 1 else least, shortest
+        return max(least, rounding - 1), shortest
 
 
 class Launch(NamedTuple):
@@ -84,9 +85,9 @@ def power_kind(r: float, wide: torch.dtype) -> int:
 
 
 def exactness(parameter: float | None) -> tuple[bool, ...]:
-    """Whether to compute in float64, where an exponent below one would magnify the rounding of u;
-    twice if some rows may need it and others not."""
-    return (False, True) if parameter is None else (parameter > 2,)
+    """Whether to compute in float64, where an exponent below one would magnify the rounding of u,
+    or tails are heavy; twice if some rows may need it and others not."""
+    return (False, True) if parameter is None else (parameter > 2 or parameter < 1,)
 
 
 def _short(d: int, power: int) -> tuple[int, dict[str, int]]:
@@ -108,6 +109,20 @@ def _long(d: int, power: int, compute: torch.dtype, tile: int | None) -> dict[st
     return {"M": width, "READS": reads, "WRITES": writes, "num_warps": warps}
 
 
+def _outside(parameter: float | None, d: int, write: bool, state: bool, tile: int | None) -> Launch:
+    """The launch for α-entmax with α outside [1, 2]."""
+    width = tile or min(triton.next_power_of_2(d), 1024)
+    constants = {
+        "PER_ROW": parameter is None,
+        "WRITE": write,
+        "STATE": state,
+        "M": width,
+        "num_warps": max(1, min(8, width // 128)),
+    }
+    number = 3.0 if parameter is None else parameter
+    return Launch(Launcher(outside_forward_kernel, constants), 1, (number,))
+
+
 @lru_cache(maxsize=4096)
 def launches(
     parameter: float | None,
@@ -122,6 +137,9 @@ def launches(
     wide = torch.promote_types(dtype, torch.float32)
     root, found = Root.of(parameter, kind), []
     for exact in exactness(parameter):
+        if exact and kind == ENTMAX.value:
+            found.append(_outside(parameter, d, write, state, tile))
+            continue
         compute = torch.float64 if exact else wide
         resolution, rounding = torch.finfo(wide).eps, torch.finfo(compute).eps
         power = power_kind(root.r, compute)
@@ -173,7 +191,7 @@ def solve(
     if state:
         wide = torch.promote_types(scores.dtype, torch.float32)
         value = scores.new_empty(scores.shape[:-1], dtype=wide)
-        saved = scores.new_empty((*scores.shape[:-1], 3), dtype=torch.float64)
+        saved = scores.new_empty((*scores.shape[:-1], 4), dtype=torch.float64)
     n = x.shape[0]
     values, number = row_values(parameter, scores.shape)
     for run, rows, numbers in (

@@ -2,9 +2,12 @@
 
 Let t = c(x − top) ≤ 0, top the largest score of the row. The unknown s sets u = s + t, and the
 solution is proportional to a power of u where u > 0. ENTMAX and NORM ask for Σ u^r = 1: ENTMAX with
-c = α − 1 = 1/r, NORM with c = 1 and r = q. SQUARED asks for Σ u^(q−1) = ‖u‖_q^(q−2), with c = 1 and
-r = q − 1. The unknown is kept as s − 1, which is exact where s is near one. See
-docs/concepts/mappings.md.
+c = α − 1 = 1/r, 1 ≤ α ≤ 2, NORM with c = 1 and r = q. SQUARED asks for Σ u^(q−1) = ‖u‖_q^(q−2), with
+c = 1 and r = q − 1. See docs/concepts/mappings.md.
+
+The unknown is s − 1 = rise + rest, a number and what it rounds: where entries are many and small, the
+last place of one number, times their count, would end up in the largest. u is (s + t), exact where it
+is small, plus what s itself rounds.
 
 Rows lie side by side in blocks (R, D); a quantity of a row has shape (R,). POWER is r where that is
 small and whole, so that no logarithm is needed, or else FAST (r is small, and a short logarithm
@@ -53,14 +56,14 @@ def rounded(b_x, dtype: tl.constexpr):
 
 
 @triton.jit
-def _larger(a, b):
+def larger(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def row_max(b_x):
     """The largest entry of each row, NaN if one is."""
-    return tl.reduce(b_x, 1, _larger)
+    return tl.reduce(b_x, 1, larger)
 
 
 @triton.jit
@@ -95,6 +98,12 @@ def row_sums(b_a, b_b, b_c):
     if b_a.shape[1] <= 32:  # a lane may have a single entry; of several it rounds the sum
         b_a, b_b, b_c = _settled(b_a), _settled(b_b), _settled(b_c)
     return tl.reduce((b_a, b_b, b_c), 1, _add_three)
+
+
+@triton.jit
+def row_sum(b_x):
+    """One sum over each row, the same for all lanes that hold the row."""
+    return tl.sum(_settled(b_x) if b_x.shape[1] <= 32 else b_x, 1)
 
 
 @triton.jit
@@ -138,18 +147,27 @@ def tilt(b_x, top, c, TYPE: tl.constexpr):
 
 
 @triton.jit
-def raise_to(b_tilt, rise, r, POWER: tl.constexpr):
+def unpair(rise, rest):
+    """s as point and rest, from s − 1 as rise and rest."""
+    point = rise + 1
+    return point, (rise - (point - 1)) + rest
+
+
+@triton.jit
+def raise_to(b_tilt, rise, rest, r, POWER: tl.constexpr):
     """max(u, 0) (1 in place of 0 if POWER is SLOW), and its power r."""
+    point, low = unpair(rise, rest)
+    b_u = (point[:, None] + b_tilt) + low[:, None]
     if POWER == SLOW:
-        b_near = rise[:, None] + b_tilt
-        m_inside = b_near > -1
-        b_near = tl.where(m_inside, b_near, 0.0)
-        b_u = b_near + 1
+        b_near = (rise[:, None] + b_tilt) + rest[:, None]
+        m_near = b_near > -0.5  # where u − 1 says more than u
+        m_inside = b_u > 0
+        b_u = tl.where(m_near, b_near + 1, tl.where(m_inside, b_u, 1.0))
         # The second term is what u rounded.
-        b_log = tl.log(b_u) + (b_near - (b_u - 1)) / b_u
+        b_log = tl.log(b_u) + tl.where(m_near, (b_near - (b_u - 1)) / b_u, 0.0)
         b_power = tl.where(m_inside, tl.exp(r[:, None] * b_log), 0.0)
     else:
-        b_u = tl.maximum((rise + 1)[:, None] + b_tilt, 0.0)
+        b_u = tl.maximum(b_u, 0.0)
         if POWER == FAST:
             b_power = fast_exp2(r[:, None] * fast_log2(b_u))
         else:
@@ -160,20 +178,16 @@ def raise_to(b_tilt, rise, r, POWER: tl.constexpr):
 
 
 @triton.jit
-def solution_power(b_tilt, rise, out, POWER: tl.constexpr):
-    """What the solution is proportional to. A large power would magnify the rounding of u = s + t;
-    then it is that of u/s, where entries near the largest are exact."""
-    if POWER == SLOW:
-        b_u, b_power = raise_to(b_tilt / (rise + 1)[:, None], rise * 0, out, POWER)
-    else:
-        b_u, b_power = raise_to(b_tilt, rise, out, POWER)
+def solution_power(b_tilt, rise, rest, out, POWER: tl.constexpr):
+    """What the solution is proportional to."""
+    b_u, b_power = raise_to(b_tilt, rise, rest, out, POWER)
     return b_power
 
 
 @triton.jit
-def power_terms(b_tilt, rise, r, POWER: tl.constexpr, KIND: tl.constexpr):
+def power_terms(b_tilt, rise, rest, r, POWER: tl.constexpr, KIND: tl.constexpr):
     """The terms of three sums of powers: u^r, and two more that a step needs."""
-    b_u, b_at = raise_to(b_tilt, rise, r, POWER)
+    b_u, b_at = raise_to(b_tilt, rise, rest, r, POWER)
     b_one = tl.where(b_u > 0, 1.0, 0.0).to(b_u.dtype)
     if POWER == FAST:
         b_lower = fast_exp2((r - 2)[:, None] * fast_log2(b_u))
@@ -196,13 +210,8 @@ def power_terms(b_tilt, rise, r, POWER: tl.constexpr, KIND: tl.constexpr):
 
 
 @triton.jit
-def advance(
-    at, second, third, rise, low, high, last, shortest, done, r,
-    POWER: tl.constexpr, KIND: tl.constexpr, WARY: tl.constexpr,
-):  # fmt: skip
-    """One step towards the root from the three sums, and how far the last one went; rows that are
-    done stay. WARY is for r < 1, where steps may go to and fro, or be short though the root is far:
-    `Wary` in threshold.hpp says more."""
+def newton(at, second, third, r, POWER: tl.constexpr, KIND: tl.constexpr):
+    """What the three sums exceed the equation by, and the step that this asks for."""
     if KIND == SQUARED:
         excess = tl.log(at) - (r - 1) / (r + 1) * tl.log(second)
         step = excess / (r * third / at - (r - 1) * at / second)
@@ -221,21 +230,34 @@ def advance(
         bend = steep - excess * (1 - 1 / r) * (third * at - steep) / 2
         bend = tl.where((bend > 0.5 * steep) & (bend < 2 * steep), bend, steep)
         step = excess * at * second / (bend * r)
+    return excess, step
+
+
+@triton.jit
+def advance(
+    at, second, third, rise, rest, low, high, shortest, done, r,
+    POWER: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """One step towards the root from the three sums; rows that are done stay."""
+    excess, step = newton(at, second, third, r, POWER, KIND)
     high = tl.where(excess > 0, rise, high)
     low = tl.where(excess > 0, low, rise)
     brief = tl.abs(step) <= shortest * (1 + rise)
     moved = rise - step
     inside = (moved > low) & (moved < high)
-    if WARY:
-        slack = r * tl.exp(r * -36.0)  # log of float64's resolution
-        far = (tl.abs(excess) > slack) & (high - low > 4 * shortest * (1 + rise))
-        inside = inside & (2 * tl.abs(step) <= last) & ~brief
-        brief = brief & ~far
-    middle = low + (high - low) / 2
-    moved = tl.where(brief | inside, moved, middle)
-    brief = brief | (moved == low) | (moved == high)
-    last = tl.abs(moved - rise)
-    return tl.where(done, rise, moved), low, high, last, done | brief
+    moved = tl.where(inside, moved, low + (high - low) / 2)
+    narrow = (moved == low) | (moved == high)
+    rest = tl.where(done, rest, tl.where(brief, rest - step, 0.0))
+    rise = tl.where(done | brief, rise, moved)
+    return rise, rest, low, high, done | brief | narrow
+
+
+@triton.jit
+def correct(total, slope, rise, rest, r):
+    """The step that makes powers that sum to total, of slope Σ u^(r−1) in float64, sum to one."""
+    moved = rest - ((total - 1) / (r * slope)).to(rest.dtype)
+    point = rise + moved
+    return point, moved - (point - rise)
 
 
 @triton.jit
@@ -247,8 +269,7 @@ def bracket(d, r, out, RESOLUTION: tl.constexpr, ROUNDING: tl.constexpr, KIND: t
     lowest = tl.minimum(tl.minimum(r, out), 2.0 if KIND == SQUARED else 3.0)
     shortest = 0.5 * tl.exp(tl.log(r * 0 + RESOLUTION) / lowest) / r + 1.5 * ROUNDING
     least = -drop * expm1_over(-drop) * (1 + 1e-3) - 4 * ROUNDING * tl.minimum(drop, 1.0)
-    # A row keeps its largest entry where s is too small to be told from zero.
-    return tl.where(r < 1, tl.maximum(least, r * 0 + ROUNDING - 1), least), shortest
+    return tl.maximum(least, r * 0 + ROUNDING - 1), shortest
 
 
 @triton.jit

@@ -6,11 +6,14 @@ import triton.language as tl
 from .root import (
     ENTMAX,
     advance,
+    correct,
     finite,
     power_terms,
+    raise_to,
     rounded,
     row_constants,
     row_max,
+    row_sum,
     row_sums,
     solution_power,
     tilt,
@@ -19,7 +22,7 @@ from .root import (
 
 @triton.jit
 def _finish(
-    p_value, p_state, o_row, m_row, top, rise, total, moment, b_parameter, c,
+    p_value, p_state, o_row, m_row, top, rise, rest, total, moment, b_parameter, c,
     STATE: tl.constexpr,
 ):  # fmt: skip
     """The share of u^r that makes it sum to one; with STATE, writes what a row leaves behind: the
@@ -27,38 +30,49 @@ def _finish(
     empty = top == -float("inf")
     share = tl.where(empty, 0.0, tl.where(top == top, 1 / total, top))
     if STATE:
-        loss = (moment * share - rise / c) / b_parameter
+        loss = (moment * share - (rise + rest) / c) / b_parameter
         tl.store(p_value + o_row, tl.where(empty, top, top + loss), mask=m_row)
-        tl.store(p_state + 3 * o_row, top, mask=m_row)
-        tl.store(p_state + 3 * o_row + 1, rise, mask=m_row)
-        tl.store(p_state + 3 * o_row + 2, share, mask=m_row)
+        tl.store(p_state + 4 * o_row, top, mask=m_row)
+        tl.store(p_state + 4 * o_row + 1, rise, mask=m_row)
+        tl.store(p_state + 4 * o_row + 2, rest, mask=m_row)
+        tl.store(p_state + 4 * o_row + 3, share, mask=m_row)
     return share
 
 
 @triton.jit
-def _block_root(
-    b_tilt, rise, least, shortest, ready, r, most,
-    POWER: tl.constexpr, KIND: tl.constexpr, WARY: tl.constexpr,
-):  # fmt: skip
-    """The root on a block (R, D) from a start, in few enough steps; rows that are ready stay."""
-    low, high, last, done, steps = least, least * 0, least * 0 + 2, ready, 0
-    while (steps < most) & (tl.min(done.to(tl.int32), 0) == 0):
-        b_at, b_second, b_third = power_terms(b_tilt, rise, r, POWER, KIND)
-        at, second, third = row_sums(b_at, b_second, b_third)
-        rise, low, high, last, done = advance(
-            at, second, third, rise, low, high, last, shortest, done, r, POWER, KIND, WARY
-        )
-        steps += 1
-    return rise
+def _checked_top(b_top, b_parameter, KIND: tl.constexpr):
+    """The largest score of each row, NaN where its parameter has no meaning."""
+    least = 0 if KIND == ENTMAX else 1
+    return tl.where((b_parameter > least) & (b_parameter < float("inf")), b_top, float("nan"))
 
 
 @triton.jit
-def _start(
-    b_tilt, least, shortest, ready, r, START: tl.constexpr, KIND: tl.constexpr, WARY: tl.constexpr
+def _block_root(
+    b_tilt, rise, least, shortest, ready, r, most, POWER: tl.constexpr, KIND: tl.constexpr
 ):
+    """The root on a block (R, D) from a start, in few enough steps; rows that are ready stay."""
+    low, high, rest, done, steps = least, least * 0, least * 0, ready, 0
+    while (steps < most) & (tl.min(done.to(tl.int32), 0) == 0):
+        b_at, b_second, b_third = power_terms(b_tilt, rise, rest, r, POWER, KIND)
+        at, second, third = row_sums(b_at, b_second, b_third)
+        rise, rest, low, high, done = advance(
+            at, second, third, rise, rest, low, high, shortest, done, r, POWER, KIND
+        )
+        steps += 1
+    return rise, rest
+
+
+@triton.jit
+def _off(total, ready, RESOLUTION: tl.constexpr):
+    """Which rows' powers do not sum to one."""
+    return (tl.abs(total - 1) > 2 * RESOLUTION) & ~ready
+
+
+@triton.jit
+def _start(b_tilt, least, shortest, ready, r, START: tl.constexpr, KIND: tl.constexpr):
     """Roughly the root on a part of the row, which is close to that of the whole."""
-    rise = _block_root(b_tilt, least * 0, least, shortest + 1e-3, ready, r, 12, START, KIND, WARY)
-    return tl.minimum(tl.maximum(rise, least), 0.0)
+    rise, rest = _block_root(b_tilt, least * 0, least, shortest + 1e-3, ready, r, 12, START, KIND)
+    return tl.minimum(tl.maximum(rise + rest, least), 0.0)
 
 
 @triton.jit
@@ -71,7 +85,6 @@ def short_forward_kernel(
     RESOLUTION: tl.constexpr, ROUNDING: tl.constexpr, TYPE: tl.constexpr,
     R: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    WARY: tl.constexpr = EXACT and KIND == ENTMAX
     o_row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     m_row = o_row < n
     b_parameter, c, r, out, least, shortest = row_constants(
@@ -79,14 +92,14 @@ def short_forward_kernel(
         RESOLUTION, ROUNDING, PER_ROW, KIND, TYPE,
     )  # fmt: skip
     if PER_ROW:
-        m_row = m_row & ((b_parameter > 2) == EXACT)
+        m_row = m_row & (((b_parameter > 2) | (b_parameter < 1)) == EXACT)
     o_column = tl.arange(0, D)
     m_entry = m_row[:, None] & (o_column < d)[None, :]
     # (R, D)
     b_x = tl.load(
         p_x + o_row[:, None] * stride + o_column[None, :], mask=m_entry, other=-float("inf")
     ).to(TYPE)
-    top = row_max(b_x)
+    top = _checked_top(row_max(b_x), b_parameter, KIND)
     b_tilt = tilt(b_x, finite(top, TYPE), c, TYPE)
     rise = least * 0
     ready = (top == -float("inf")) | (top != top)
@@ -101,12 +114,26 @@ def short_forward_kernel(
             other=-float("inf"),
         ).to(TYPE)
         b_part = tilt(tl.max(b_part, 1), finite(top, TYPE), c, TYPE)
-        rise = _start(b_part, least, shortest, ready, r, START, KIND, WARY)
-    rise = _block_root(b_tilt, rise, least, shortest, ready, r, 100, POWER, KIND, WARY)
-    b_y = solution_power(b_tilt, rise, out, OUT)
+        rise = _start(b_part, least, shortest, ready, r, START, KIND)
+    rise, rest = _block_root(b_tilt, rise, least, shortest, ready, r, 100, POWER, KIND)
+    b_y = solution_power(b_tilt, rise, rest, out, OUT)
+    total = row_sum(b_y)
+    if KIND == ENTMAX:
+        # Where entries joined the support in the last step, or many are small.
+        off, steps = _off(total, ready, RESOLUTION), 0
+        while (steps < 16) & (tl.max(off.to(tl.int32), 0) > 0):
+            b_slope = tl.where(b_y > 0, b_y / raise_to(b_tilt, rise, rest, r, POWER)[0], 0.0)
+            moved, low = correct(
+                tl.sum(b_y.to(tl.float64), 1), tl.sum(b_slope.to(tl.float64), 1), rise, rest, r
+            )
+            rise, rest = tl.where(off, moved, rise), tl.where(off, low, rest)
+            b_y = solution_power(b_tilt, rise, rest, out, OUT)
+            total = tl.sum(b_y.to(tl.float64), 1).to(TYPE)
+            off = _off(total, ready, RESOLUTION)
+            steps += 1
     moment = tl.sum(tl.where(b_y > 0, b_y * b_tilt, 0.0), 1) if STATE else rise
     share = _finish(
-        p_value, p_state, o_row, m_row, top, rise, tl.sum(b_y, 1), moment, b_parameter, c, STATE
+        p_value, p_state, o_row, m_row, top, rise, rest, total, moment, b_parameter, c, STATE
     )
     if WRITE:
         b_y = rounded(b_y * share[:, None], p_y.dtype.element_ty)
@@ -114,20 +141,22 @@ def short_forward_kernel(
 
 
 @triton.jit
-def _three_terms(b_first, b_second, b_third, rise, r, POWER: tl.constexpr, KIND: tl.constexpr):
+def _three_terms(
+    b_first, b_second, b_third, rise, rest, r, POWER: tl.constexpr, KIND: tl.constexpr
+):
     """The three sums over the three largest of all slices, (1,) each."""
-    at0, second0, third0 = power_terms(b_first, rise, r, POWER, KIND)
-    at1, second1, third1 = power_terms(b_second, rise, r, POWER, KIND)
-    at2, second2, third2 = power_terms(b_third, rise, r, POWER, KIND)
+    at0, second0, third0 = power_terms(b_first, rise, rest, r, POWER, KIND)
+    at1, second1, third1 = power_terms(b_second, rise, rest, r, POWER, KIND)
+    at2, second2, third2 = power_terms(b_third, rise, rest, r, POWER, KIND)
     return row_sums(at0 + at1 + at2, second0 + second1 + second2, third0 + third1 + third2)
 
 
 @triton.jit
 def _row_terms(
-    p_row, top, rise, c, r, d, POWER: tl.constexpr, KIND: tl.constexpr, TYPE: tl.constexpr,
+    p_row, top, rise, rest, c, r, d, POWER: tl.constexpr, KIND: tl.constexpr, TYPE: tl.constexpr,
     M: tl.constexpr,
 ):  # fmt: skip
-    """The three sums over a whole row, (1,) each, reading it again."""
+    """The three sums over a whole row, (1,) each in float64, reading it again."""
     o_column = tl.arange(0, M)[None, :]
     b_at = tl.zeros([1, M], tl.float64)  # a sum of as many terms as there are tiles
     b_second, b_third = b_at, b_at
@@ -135,10 +164,33 @@ def _row_terms(
         o = start + o_column
         # (1, M)
         b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
-        at, second, third = power_terms(tilt(b_x, top, c, TYPE), rise, r, POWER, KIND)
+        at, second, third = power_terms(tilt(b_x, top, c, TYPE), rise, rest, r, POWER, KIND)
         b_at, b_second, b_third = b_at + at, b_second + second, b_third + third
-    at, second, third = row_sums(b_at, b_second, b_third)
-    return at.to(TYPE), second.to(TYPE), third.to(TYPE)
+    return row_sums(b_at, b_second, b_third)
+
+
+@triton.jit
+def _row_masses(
+    p_row, top, rise, rest, c, out, d, OUT: tl.constexpr, TYPE: tl.constexpr, M: tl.constexpr
+):
+    """The sums over a whole row of what y is proportional to, of that times t, and of that over u,
+    (1,) each in float64."""
+    o_column = tl.arange(0, M)[None, :]
+    b_total = tl.zeros([1, M], tl.float64)
+    b_rounded, b_moment, b_slope = b_total, b_total, b_total
+    for start in range(0, d, M):
+        o = start + o_column
+        # (1, M)
+        b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
+        b_tilt = tilt(b_x, top, c, TYPE)
+        b_u, b_y = raise_to(b_tilt, rise, rest, out, OUT)
+        b_term = b_y - b_rounded  # the sum as if in twice the precision
+        b_sum = b_total + b_term
+        b_rounded = (b_sum - b_total) - b_term
+        b_total = b_sum
+        b_moment += tl.where(b_y > 0, b_y * b_tilt, 0.0)
+        b_slope += tl.where(b_y > 0, b_y / b_u, 0.0)
+    return tl.sum(b_total, 1), tl.sum(b_moment, 1), tl.sum(b_slope, 1)
 
 
 @triton.jit
@@ -154,7 +206,6 @@ def long_forward_kernel(
     """One row per program. The first read keeps the three largest of each of M strided slices. If
     no third is in the support that these give, nothing else is; if one is, it is read again. The
     cache is asked to keep what was read until it is read for the last time."""
-    WARY: tl.constexpr = EXACT and KIND == ENTMAX
     o_row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     m_row = o_row < n
     b_parameter, c, r, out, least, shortest = row_constants(
@@ -162,7 +213,7 @@ def long_forward_kernel(
         RESOLUTION, ROUNDING, PER_ROW, KIND, TYPE,
     )  # fmt: skip
     if PER_ROW:
-        m_row = m_row & ((b_parameter > 2) == EXACT)
+        m_row = m_row & (((b_parameter > 2) | (b_parameter < 1)) == EXACT)
     if tl.max(m_row.to(tl.int32), 0) > 0:
         p_row = p_x + o_row[:, None] * stride
         o_column = tl.arange(0, M)[None, :]
@@ -179,55 +230,55 @@ def long_forward_kernel(
                 b_second = tl.maximum(b_second, tl.minimum(b_first, b_x))
                 b_first = tl.maximum(b_first, b_x, propagate_nan=tl.PropagateNan.ALL)
 
-        top = row_max(b_first)
+        top = _checked_top(row_max(b_first), b_parameter, KIND)
         ready = (top == -float("inf")) | (top != top)
         peak = finite(top, TYPE)
         b_first = tilt(b_first, peak, c, TYPE)
         b_second = tilt(b_second, peak, c, TYPE)
         b_third = tilt(b_third, peak, c, TYPE)
-        rise = _start(b_first, least, shortest, ready, r, START, KIND, WARY)
-        low, high, last, done, steps = least, least * 0, least * 0 + 2, ready, 0
+        rise = _start(b_first, least, shortest, ready, r, START, KIND)
+        low, high, rest, done, steps = least, least * 0, least * 0, ready, 0
         while (steps < 100) & (tl.min(done.to(tl.int32), 0) == 0):
-            at, second, third = _three_terms(b_first, b_second, b_third, rise, r, POWER, KIND)
-            rise, low, high, last, done = advance(
-                at, second, third, rise, low, high, last, shortest, done, r, POWER, KIND, WARY
+            at, second, third = _three_terms(b_first, b_second, b_third, rise, rest, r, POWER, KIND)
+            rise, rest, low, high, done = advance(
+                at, second, third, rise, rest, low, high, shortest, done, r, POWER, KIND
             )
             steps += 1
-        hidden = tl.max(tl.max((rise[:, None] + b_third > -1).to(tl.int32), 1), 0) > 0
+        b_y0 = solution_power(b_first, rise, rest, out, OUT)
+        b_y1 = solution_power(b_second, rise, rest, out, OUT)
+        b_y2 = solution_power(b_third, rise, rest, out, OUT)
+        total = tl.sum((b_y0 + b_y1 + b_y2).to(tl.float64), 1)
+        b_moment = tl.where(b_y0 > 0, b_y0 * b_first, 0.0).to(tl.float64)
+        b_moment += tl.where(b_y1 > 0, b_y1 * b_second, 0.0)
+        b_moment += tl.where(b_y2 > 0, b_y2 * b_third, 0.0)
+        moment = tl.sum(b_moment, 1)
+        hidden = tl.max(tl.max((b_y2 > 0).to(tl.int32), 1), 0) > 0
+        if KIND == ENTMAX:
+            hidden = hidden | (tl.max(_off(total, ready, RESOLUTION).to(tl.int32), 0) > 0)
         if hidden:
-            low, high, last, done, steps = least, least * 0, least * 0 + 2, ready, 0
+            low, high, rest, done, steps = least, least * 0, least * 0, ready, 0
             while (steps < 100) & (tl.min(done.to(tl.int32), 0) == 0):
-                at, second, third = _row_terms(p_row, peak, rise, c, r, d, POWER, KIND, TYPE, M)
-                rise, low, high, last, done = advance(
-                    at, second, third, rise, low, high, last, shortest, done, r, POWER, KIND, WARY
+                at, second, third = _row_terms(
+                    p_row, peak, rise, rest, c, r, d, POWER, KIND, TYPE, M
                 )
+                rise, rest, low, high, done = advance(
+                    at.to(TYPE), second.to(TYPE), third.to(TYPE), rise, rest, low, high, shortest,
+                    done, r, POWER, KIND,
+                )  # fmt: skip
                 steps += 1
-            b_total = tl.zeros([1, M], tl.float64)
-            b_rounded, b_moment = b_total, b_total
-            for start in range(0, d, M):
-                o = start + o_column
-                # (1, M)
-                b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
-                b_tilt = tilt(b_x, peak, c, TYPE)
-                b_y = solution_power(b_tilt, rise, out, OUT)
-                b_term = b_y - b_rounded  # the sum as if in twice the precision
-                b_sum = b_total + b_term
-                b_rounded = (b_sum - b_total) - b_term
-                b_total = b_sum
-                b_moment += tl.where(b_y > 0, b_y * b_tilt, 0.0)
-        else:
-            b_y0 = solution_power(b_first, rise, out, OUT)
-            b_y1 = solution_power(b_second, rise, out, OUT)
-            b_y2 = solution_power(b_third, rise, out, OUT)
-            b_total = (b_y0 + b_y1 + b_y2).to(tl.float64)
-            b_moment = tl.where(b_y0 > 0, b_y0 * b_first, 0.0).to(tl.float64)
-            b_moment += tl.where(b_y1 > 0, b_y1 * b_second, 0.0)
-            b_moment += tl.where(b_y2 > 0, b_y2 * b_third, 0.0)
-        total = tl.sum(b_total, 1).to(TYPE)
-        moment = tl.sum(b_moment, 1).to(TYPE) if STATE else total
+            total, moment, slope = _row_masses(p_row, peak, rise, rest, c, out, d, OUT, TYPE, M)
+            if KIND == ENTMAX:
+                steps = 0
+                while (steps < 16) & (tl.max(_off(total, ready, RESOLUTION).to(tl.int32), 0) > 0):
+                    rise, rest = correct(total, slope, rise, rest, r)
+                    total, moment, slope = _row_masses(
+                        p_row, peak, rise, rest, c, out, d, OUT, TYPE, M
+                    )
+                    steps += 1
         share = _finish(
-            p_value, p_state, o_row, m_row, top, rise, total, moment, b_parameter, c, STATE
-        )
+            p_value, p_state, o_row, m_row, top, rise, rest, total.to(TYPE), moment.to(TYPE),
+            b_parameter, c, STATE,
+        )  # fmt: skip
         if WRITE:
             for start in range(0, d, M * WRITES):
                 for k in tl.static_range(WRITES):
@@ -236,7 +287,7 @@ def long_forward_kernel(
                     b_x = tl.load(
                         p_row + o, mask=o < d, other=-float("inf"), eviction_policy="evict_first"
                     ).to(TYPE)
-                    b_w = solution_power(tilt(b_x, peak, c, TYPE), rise, out, OUT)
+                    b_w = solution_power(tilt(b_x, peak, c, TYPE), rise, rest, out, OUT)
                     b_w = rounded(b_w * share[:, None], p_y.dtype.element_ty)
                     tl.store(
                         p_y + o_row[:, None] * d + o, b_w, mask=o < d, eviction_policy="evict_first"

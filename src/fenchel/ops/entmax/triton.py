@@ -16,7 +16,29 @@ from .._triton.launch import (
     solve,
 )
 from .._triton.launcher import launcher
+from .._triton.outside import weights_outside
 from .._triton.root import ENTMAX, finite, rounded, row_constants, solution_power, tilt
+
+
+@triton.jit
+def _weights(
+    b_x, p_state, o_row, m_row, alpha, c, r,
+    POWER: tl.constexpr, EXACT: tl.constexpr, TYPE: tl.constexpr,
+):  # fmt: skip
+    """y from a block (R, D) of scores and the rows' states."""
+    # (R,) each
+    top = tl.load(p_state + 4 * o_row, mask=m_row, other=0.0)
+    state_rise = tl.load(p_state + 4 * o_row + 1, mask=m_row, other=0.0)
+    state_rest = tl.load(p_state + 4 * o_row + 2, mask=m_row, other=0.0)
+    share = tl.load(p_state + 4 * o_row + 3, mask=m_row, other=0.0).to(TYPE)
+    if EXACT:
+        b_weight = weights_outside(b_x, top, state_rise, alpha)
+    else:
+        rise = state_rise.to(TYPE)
+        rest = ((state_rise - rise.to(tl.float64)) + state_rest).to(TYPE)
+        b_tilt = tilt(b_x, finite(top.to(TYPE), TYPE), c, TYPE)
+        b_weight = solution_power(b_tilt, rise, rest, r, POWER)
+    return b_weight * share[:, None]
 
 
 @triton.jit
@@ -34,18 +56,14 @@ def entmax_gradient_kernel(
         p_parameter, parameter, c, r, r, r, r, o_row, m_row, d, 1.0, 1.0, PER_ROW, ENTMAX, TYPE
     )
     if PER_ROW:
-        m_row = m_row & ((b_parameter > 2) == EXACT)
+        m_row = m_row & (((b_parameter > 2) | (b_parameter < 1)) == EXACT)
     m_entry = m_row[:, None] & (o_column < d)
     # (R,)
     weight = tl.load(p_weight + o_row, mask=m_row, other=0.0).to(TYPE)
-    top = tl.load(p_state + 3 * o_row, mask=m_row, other=0.0).to(TYPE)
-    rise = tl.load(p_state + 3 * o_row + 1, mask=m_row, other=0.0).to(TYPE)
-    share = tl.load(p_state + 3 * o_row + 2, mask=m_row, other=0.0).to(TYPE)
     m_live = m_entry & (weight != 0)[:, None]
     # (R, D)
     b_x = tl.load(p_x + o_row[:, None] * stride + o_column, mask=m_live, other=-float("inf"))
-    b_out = solution_power(tilt(b_x.to(TYPE), finite(top, TYPE), c, TYPE), rise, r, POWER)
-    b_out = b_out * share[:, None]
+    b_out = _weights(b_x.to(TYPE), p_state, o_row, m_row, b_parameter, c, r, POWER, EXACT, TYPE)
     if TARGET:
         # (R,)
         target = tl.load(p_target + o_row, mask=m_row, other=-1)
@@ -120,8 +138,8 @@ def entmax_gradient_(
 @triton.jit
 def entmax_support_kernel(
     p_x, p_state, p_target, p_weight, p_column, p_value, p_count,
-    c: tl.float64, r: tl.float64, d, stride, most,
-    POWER: tl.constexpr, TYPE: tl.constexpr, M: tl.constexpr, K: tl.constexpr,
+    alpha: tl.float64, c: tl.float64, r: tl.float64, d, stride, most,
+    POWER: tl.constexpr, EXACT: tl.constexpr, TYPE: tl.constexpr, M: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """One row per program: its target, then its support. Entries are written as they are found, in
     no order, and then ordered by column, so that answers repeat. The counts come as zeros."""
@@ -136,19 +154,15 @@ def entmax_support_kernel(
     # (1,)
     weight = tl.load(p_weight + o_row)
     if tl.max((weight != 0).to(tl.int32), 0) > 0:
-        # (1,) each
+        # (1,)
         target = tl.load(p_target + o_row).to(tl.int32)
-        top = tl.load(p_state + 3 * o_row).to(TYPE)
-        rise = tl.load(p_state + 3 * o_row + 1).to(TYPE)
-        share = tl.load(p_state + 3 * o_row + 2).to(TYPE)
-        b_c, b_r = tl.full([1], c, TYPE), tl.full([1], r, TYPE)
-        peak = finite(top, TYPE)
+        b_alpha, b_c = tl.full([1], alpha, TYPE), tl.full([1], c, TYPE)
+        b_r = tl.full([1], r, TYPE)
         for start in range(0, d, M):
             o = start + tl.arange(0, M)[None, :]
             # (1, M)
             b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
-            b_y = solution_power(tilt(b_x, peak, b_c, TYPE), rise, b_r, POWER)
-            b_y = b_y * share[:, None]
+            b_y = _weights(b_x, p_state, o_row, o_row >= 0, b_alpha, b_c, b_r, POWER, EXACT, TYPE)
             m_in = (b_y != 0) & (o < d)
             b_place = 1 + tl.atomic_add(
                 p_count[:, None] + tl.zeros([1, M], tl.int32), 1, mask=m_in, sem="relaxed"
@@ -184,19 +198,20 @@ def entmax_support(
 ) -> tuple[Tensor, Tensor, Tensor]:
     x, d = rows_of(scores), scores.shape[-1]
     root = Root.of(alpha, ENTMAX.value)
-    wide = torch.float64 if alpha > 2 else torch.promote_types(scores.dtype, torch.float32)
+    (exact,) = exactness(alpha)
+    wide = torch.float64 if exact else torch.promote_types(scores.dtype, torch.float32)
     columns = torch.empty((x.shape[0], 1 + most), dtype=torch.int32, device=x.device)
     values = torch.empty((x.shape[0], 1 + most), dtype=wide, device=x.device)
     counts = torch.zeros(x.shape[0], dtype=torch.int32, device=x.device)
     width = max(256, min(triton.next_power_of_2(d), 2048))
     if x.shape[0]:
         run = launcher(
-            entmax_support_kernel, POWER=power_kind(root.r, wide), M=width,
+            entmax_support_kernel, POWER=power_kind(root.r, wide), EXACT=exact, M=width,
             K=max(16, triton.next_power_of_2(1 + most)), num_warps=width // 256,
             TYPE=tl.float64 if wide == torch.float64 else tl.float32,
         )  # fmt: skip
         run(
             (x.shape[0],), x, state.contiguous(), target.contiguous(), weights.contiguous(),
-            columns, values, counts, root.c, root.r, d, x.stride(0), most,
+            columns, values, counts, alpha, root.c, root.r, d, x.stride(0), most,
         )  # fmt: skip
     return columns, values.to(torch.promote_types(scores.dtype, torch.float32)), counts

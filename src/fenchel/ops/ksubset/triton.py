@@ -86,6 +86,7 @@ def ksubset_forward_kernel(
         b_free += m_free.to(tl.float64)
         b_certain += (b_x == float("inf")).to(tl.float64)
         b_nan = tl.maximum(b_nan, (b_x != b_x).to(tl.int32))
+    b_nan = tl.where((wanted >= 0) & (wanted <= d), b_nan, 1)
     certain, room = tl.sum(b_certain, 0), tl.sum(b_free, 0)
     rest = wanted - certain
     solvable = (rest > 0) & (rest < room) & (tl.max(b_nan, 0) == 0)
