@@ -20,6 +20,7 @@ import torch
 import inflected
 from fenchel import seq2seq
 from fenchel.seq2seq import DivergenceError, Listener
+from fenchel.seq2seq._config import TrainingConfig
 from fenchel.seq2seq._files import FormatError, read_tensors
 from fenchel.seq2seq._validation import Metrics
 
@@ -195,10 +196,43 @@ def test_accumulated_batches_are_one_larger_batch(folder: Path) -> None:
 
 
 def test_the_learning_rate_is_halved_on_a_plateau(folder: Path) -> None:
-    plan = {"epochs": 4, "learning_rate": 1e-30, "stop_after": 9}
+    plan = {"epochs": 4, "learning_rate": 1e-30, "stop_after": 9, "patience": 0}
     seq2seq.train(inflected.config(folder, training=plan))
-    value = read_tensors(folder / "model" / "last.safetensors")[1]
-    assert value["learning_rate"] == pytest.approx(1e-30 / 8)
+    assert rate(folder / "model") == pytest.approx(1e-30 / 8)
+
+
+def rate(path: Path) -> float:
+    return read_tensors(path / "last.safetensors")[1]["learning_rate"]
+
+
+def test_the_learning_rate_keeps_above_its_floor(folder: Path) -> None:
+    plan = {"epochs": 4, "learning_rate": 1e-30, "patience": 0, "floor": 0.3}
+    seq2seq.train(inflected.config(folder, training=plan))
+    assert rate(folder / "model") == pytest.approx(0.3e-30)
+
+
+def test_the_schedule_may_change_on_the_way(folder: Path) -> None:
+    plan = {"learning_rate": 1e-30, "stop_after": 99, "floor": 0.0}
+    first = {**plan, "epochs": 4, "patience": 0}
+    seq2seq.train(inflected.config(folder, training=first))
+    assert rate(folder / "model") == pytest.approx(1e-30 / 8)
+    patient = {**plan, "epochs": 8, "patience": 9}
+    seq2seq.train(inflected.config(folder, training=patient))
+    assert rate(folder / "model") == pytest.approx(1e-30 / 8)
+    higher = {**patient, "epochs": 9, "learning_rate": 1e-28}
+    seq2seq.train(inflected.config(folder, training=higher))
+    assert rate(folder / "model") == pytest.approx(1e-28 / 8)
+    floored = {**higher, "epochs": 10, "floor": 0.5}
+    seq2seq.train(inflected.config(folder, training=floored))
+    assert rate(folder / "model") == pytest.approx(0.5e-28)
+
+
+def test_the_default_schedule_does_not_starve_small_data() -> None:
+    """A plateau is not the first bad validation, and a training outlasts several."""
+    plan = TrainingConfig()
+    assert plan.patience > 0
+    assert plan.stop_after > 2 * plan.patience
+    assert plan.floor > 0
 
 
 def test_other_configurations_are_refused(folder: Path) -> None:

@@ -17,10 +17,12 @@ from ._files import FormatError, fill, full, like, read_tensors, read_value, wri
 
 NAME = "last.safetensors"
 MAY_CHANGE = (
-    "folder", "epochs", "steps", "minutes", "stop_after", "validate_every", "validate_unit",
-    "checkpoint_every", "log_every",
+    "folder", "epochs", "steps", "minutes", "learning_rate", "decay", "floor", "patience", "clip",
+    "stop_after", "validate_every", "validate_unit", "checkpoint_every", "log_every",
 )  # fmt: skip
 """The keys of `training` that may have other values when a training goes on."""
+PLATEAU = ("best", "num_bad_epochs", "last_epoch", "cooldown_counter", "_last_lr")
+"""What the schedule remembers; the rest of its state are keys that may change."""
 
 
 @dataclass
@@ -97,7 +99,7 @@ def save(
             "learning_rate": float(optimizer.param_groups[0]["lr"]),
             "scheduler": scheduler.state_dict(),
             "processes": world.size,
-            "config": fixed_part(config),
+            "config": config,
         }
         write_tensors(folder / NAME, tensors, value)
     world.wait()
@@ -122,6 +124,7 @@ def restore(
     optimizer: Optimizer,
     scheduler: Any,
     losses: Tensor,
+    config: dict[str, Any],
     world: World,
 ) -> Progress:
     """Reads the checkpoint, if there is one, into the model and all that trains it.
@@ -135,9 +138,9 @@ def restore(
     tensors, value = read_tensors(path)
     with _understood(path):
         progress = Progress(**value["progress"])
-        scheduler.load_state_dict(value["scheduler"])
+        scheduler.load_state_dict({key: value["scheduler"][key] for key in PLATEAU})
         for group in optimizer.param_groups:
-            _set_rate(group, value["learning_rate"])
+            _set_rate(group, _rate(value, config))
         _restore_random_states(tensors, world)
         losses.copy_(tensors[f"losses.{world.rank}"])
     fill(dict(model.named_parameters()), _under("model.", tensors), path)
@@ -167,6 +170,16 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
 
 
+def _rate(value: dict[str, Any], config: dict[str, Any]) -> float:
+    """The learning rate to go on with: in proportion, if it began with another one, and not below
+    its floor."""
+    rate, first = value["learning_rate"], config["training"]["learning_rate"]
+    before = value["config"]["training"].get("learning_rate", first)
+    if before != first:
+        rate *= first / before
+    return max(rate, config["training"]["floor"] * first)
+
+
 def _set_rate(group: dict[str, Any], rate: float) -> None:
     if isinstance(group["lr"], Tensor):
         group["lr"].fill_(rate)
@@ -189,7 +202,7 @@ def _restore_random_states(tensors: dict[str, Tensor], world: World) -> None:
 
 def _agree(path: Path, value: dict[str, Any], config: dict[str, Any], world: World) -> None:
     """Raises if a checkpoint is that of another configuration or number of processes."""
-    now, then = fixed_part(config), value["config"]
+    now, then = fixed_part(config), fixed_part(value["config"])
     differing = [
         f"{section}.{key}"
         for section in now

@@ -222,7 +222,8 @@ class TrainingConfig(Section):
         minutes: the most minutes, if given; then training ends as if it were done.
         learning_rate: of Adam.
         decay: what the learning rate is multiplied by on a plateau.
-        patience: how many validations the loss may not improve before that.
+        floor: the share of itself below which the learning rate does not fall.
+        patience: how many validations the loss may not improve before it does.
         clip: the largest norm of a gradient.
         stop_after: how many validations `metric` may not improve before training ends.
         metric: what the best model is chosen by; "accuracy" is that of greedy decoding.
@@ -247,9 +248,10 @@ class TrainingConfig(Section):
     minutes: PositiveFloat | None = None
     learning_rate: PositiveFloat = 0.001
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    patience: Annotated[int, Field(ge=0)] = 0
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.01
+    patience: Annotated[int, Field(ge=0)] = 4
     clip: PositiveFloat = 5.0
-    stop_after: PositiveInt = 8
+    stop_after: PositiveInt = 15
     metric: Literal["loss", "token_accuracy", "accuracy"] = "accuracy"
     validate_every: PositiveInt = 1
     validate_unit: Literal["epochs", "steps"] = "epochs"

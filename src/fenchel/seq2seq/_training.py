@@ -97,13 +97,14 @@ class _Training:
             self.optimizer,
             factor=self.plan.decay,
             patience=self.plan.patience,
+            min_lr=self.plan.floor * self.plan.learning_rate,
             threshold=0.0,
             eps=0.0,
         )
         torch.manual_seed(self.plan.seed + here.rank)  # each process drops other units
         self.losses = torch.zeros((), dtype=torch.float64, device=here.device)
         self.progress = _checkpoint.restore(
-            folder, self.model, self.optimizer, self.scheduler, self.losses, here
+            folder, self.model, self.optimizer, self.scheduler, self.losses, self.dump, here
         )
         kept = [each for each in (self.corpus.kept, self.validation) if each is not None]
         self.progress.hold(folder, [len(each) for each in kept])
