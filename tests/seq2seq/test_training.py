@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import inflected
 from fenchel import seq2seq
@@ -258,6 +259,94 @@ def test_other_data_under_the_same_name_are_refused(folder: Path) -> None:
         file.write("bal\tbals\tV;3;SG\n")
     with pytest.raises(ValueError, match=r"began with \[160, 32\] .* now hold \[161, 32\]; choose"):
         seq2seq.train(inflected.config(folder, training={"epochs": 2}))
+
+
+def reversed_targets(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    columns = [line.split("\t") for line in lines]
+    text = "".join(f"{lemma}\t{form[::-1]}\t{tags}\n" for lemma, form, tags in columns)
+    path.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(("name", "use"), [("train", "train on"), ("dev", "validate with")])
+def test_data_changed_on_the_way_are_refused_or_allowed(
+    folder: Path, streaming: bool, name: str, use: str
+) -> None:
+    def config(epochs: int) -> seq2seq.Config:
+        data = {"streaming": streaming, "buffer": 50}
+        return inflected.config(folder, data=data, training={"epochs": epochs})
+
+    first = seq2seq.train(config(1))
+    before = (folder / "model" / "last.safetensors").read_bytes()
+    reversed_targets(folder / f"verbs-{name}")
+    with pytest.raises(ValueError, match=f"other pairs to {use} .*add --allow-changed-data"):
+        seq2seq.train(config(2))
+    assert (folder / "model" / "last.safetensors").read_bytes() == before
+    listener = Recorder()
+    summary = seq2seq.train(config(2), listener, allow_changed_data=True)
+    assert summary.steps == 2 * first.steps
+    assert [f"other pairs to {use}" in note for note in listener.notes] == [True]
+    if name == "dev":  # chosen among the models that were validated with the new pairs
+        assert summary.step > first.step
+    seq2seq.train(config(3))
+
+
+def test_a_finished_training_is_validated_with_new_pairs_if_allowed(folder: Path) -> None:
+    first = seq2seq.train(inflected.config(folder, training={"epochs": 1}))
+    reversed_targets(folder / "verbs-dev")
+    config = inflected.config(folder, training={"epochs": 1})
+    again = seq2seq.train(config, allow_changed_data=True)
+    assert again.metrics.loss > first.metrics.loss
+
+
+def flip(path: Path, count: int, seed: int) -> None:
+    """Changes a few bytes, anywhere after the first few, which say how long the header is."""
+    content = bytearray(path.read_bytes())
+    for place in random.Random(seed).sample(range(8, len(content)), count):
+        content[place] ^= 0x41
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("count", [1, 200])
+@pytest.mark.parametrize("name", ["last.safetensors", "weights.safetensors"])
+def test_flipped_bytes_are_noticed(folder: Path, name: str, count: int) -> None:
+    seq2seq.train(inflected.config(folder, training={"epochs": 1}))
+    path = folder / "model" / name
+    whole = path.read_bytes()
+    for seed in range(20):
+        path.write_bytes(whole)
+        flip(path, count, seed)
+        with pytest.raises(FormatError, match=f"{name} is (damaged|not a file of this)"):
+            read_tensors(path)
+    config = inflected.config(folder, training={"epochs": 2})
+    use = (lambda: seq2seq.train(config)) if "last" in name else (lambda: seq2seq.load(path.parent))
+    with pytest.raises(FormatError, match=name):
+        use()
+
+
+def test_checkpoints_go_with_their_vocabulary(folder: Path) -> None:
+    seq2seq.train(inflected.config(folder, training={"epochs": 1}))
+    path = folder / "model" / "vocabulary.json"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"b"', '"ß"'), encoding="utf-8")
+    with pytest.raises(FormatError, match=r"vocabulary\.json is damaged, or of another model"):
+        seq2seq.train(inflected.config(folder, training={"epochs": 2}))
+
+
+def test_files_from_before_digests_are_taken(folder: Path) -> None:
+    seq2seq.train(inflected.config(folder, training={"epochs": 1, "patience": 0}))
+    for name in ("last", "weights"):
+        path = folder / "model" / f"{name}.safetensors"
+        tensors, value = read_tensors(path)
+        del value["vocabularies"]
+        if name == "last":
+            del value["progress"]["digests"]
+            del value["config"]["training"]["floor"]
+        save_file(tensors, path, metadata={"fenchel": json.dumps(value)})
+    seq2seq.load(folder / "model")
+    summary = seq2seq.train(inflected.config(folder, training={"epochs": 2, "patience": 3}))
+    assert summary.steps == 20
 
 
 def test_damaged_checkpoints_are_refused(folder: Path) -> None:

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
+from ._corpus import Encoded
 from ._distributed import World
-from ._files import FormatError, fill, full, like, read_tensors, read_value, write_tensors
+from ._files import FormatError, fill, full, like, read_tensors, write_tensors
+from ._folder import check_vocabularies, digest_of
+from ._model import Seq2Seq
 
 NAME = "last.safetensors"
 MAY_CHANGE = (
@@ -38,6 +41,7 @@ class Progress:
         best: the best value of the metric so far, and the metrics and step that go with it.
         worse: validations since then.
         pairs: how many there are to train on and to validate with, as far as they are in memory.
+        digests: of the pairs to validate with and of each buffer of those to train on, by name.
     """
 
     step: int = 0
@@ -50,20 +54,27 @@ class Progress:
     best: dict[str, float] = field(default_factory=dict)
     worse: int = 0
     pairs: list[int] = field(default_factory=list)
+    digests: dict[str, str] = field(default_factory=dict)
 
-    def hold(self, folder: Path, pairs: list[int]) -> None:
-        """Remembers the numbers of pairs.
+    def hold(self, pairs: list[int]) -> str:
+        """Remembers the numbers of pairs; returns how others came before, or nothing."""
+        before, self.pairs = self.pairs, pairs
+        if before in ([], pairs):
+            return ""
+        return (
+            f"began with {before} pairs to train on and to validate with, and the files now hold "
+            f"{pairs}"
+        )
 
-        Raises:
-            ValueError: if there were others before: the order of the data would be another.
-        """
-        if self.pairs not in ([], pairs):
-            raise ValueError(
-                f"the training in {folder} began with {self.pairs} pairs to train on and to "
-                f"validate with, and the files now hold {pairs}; choose another "
-                "`training.folder`, or remove this one to start again."
-            )
-        self.pairs = pairs
+    def recognize(self, pairs: Encoded, buffer: int | None = None) -> str:
+        """Remembers the pairs of a buffer, or those to validate with; returns how others came
+        before, or nothing."""
+        name = "validation" if buffer is None else f"train {buffer}"
+        before, self.digests[name] = self.digests.get(name), pairs.digest
+        if before in (None, pairs.digest):
+            return ""
+        use = "validate with" if buffer is None else "train on"
+        return f"began with other pairs to {use} than the files now hold"
 
 
 def fixed_part(config: dict[str, Any]) -> dict[str, Any]:
@@ -74,7 +85,7 @@ def fixed_part(config: dict[str, Any]) -> dict[str, Any]:
 
 def save(
     folder: Path,
-    model: nn.Module,
+    model: Seq2Seq,
     optimizer: Optimizer,
     scheduler: Any,
     losses: Tensor,
@@ -100,6 +111,7 @@ def save(
             "scheduler": scheduler.state_dict(),
             "processes": world.size,
             "config": config,
+            "vocabularies": digest_of((model.source, model.target)),
         }
         write_tensors(folder / NAME, tensors, value)
     world.wait()
@@ -115,12 +127,12 @@ def check(folder: Path, config: dict[str, Any], world: World) -> None:
     path = folder / NAME
     if path.exists():
         with _understood(path):
-            _agree(path, read_value(path), config, world)
+            _agree(path, read_tensors(path)[1], config, world)
 
 
 def restore(
     folder: Path,
-    model: nn.Module,
+    model: Seq2Seq,
     optimizer: Optimizer,
     scheduler: Any,
     losses: Tensor,
@@ -130,12 +142,13 @@ def restore(
     """Reads the checkpoint, if there is one, into the model and all that trains it.
 
     Raises:
-        FormatError: if it is damaged.
+        FormatError: if it is damaged, or goes with other vocabularies.
     """
     path = folder / NAME
     if not path.exists():
         return Progress()
     tensors, value = read_tensors(path)
+    check_vocabularies(folder, (model.source, model.target), value, NAME)
     with _understood(path):
         progress = Progress(**value["progress"])
         scheduler.load_state_dict({key: value["scheduler"][key] for key in PLATEAU})

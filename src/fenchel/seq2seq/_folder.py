@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,17 @@ from pydantic import ValidationError
 
 from ._config import ModelConfig
 from ._configuration import reason
-from ._files import FormatError, fill, full, read_json, read_tensors, write_json, write_tensors
+from ._files import (
+    FormatError,
+    check_fit,
+    digest,
+    fill,
+    full,
+    read_json,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
 from ._model import Seq2Seq
 from ._vocabulary import Vocabulary
 
@@ -72,8 +83,13 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> Seq2Seq:
     except ValidationError as error:
         reasons = "; ".join(reason(part, ("model",)) for part in error.errors())
         raise FormatError(f"{path / CONFIG} does not hold a model: {reasons}") from None
-    model = Seq2Seq(architecture, *read_vocabularies(path))
-    tensors, _ = read_tensors(path / WEIGHTS)
+    vocabularies = read_vocabularies(path)
+    tensors, value = read_tensors(path / WEIGHTS)
+    with torch.device("meta"):  # before memory is taken for sizes that the weights do not have
+        shapes = Seq2Seq(architecture, *vocabularies)
+    check_fit(dict(shapes.named_parameters()), tensors, path / WEIGHTS)
+    check_vocabularies(path, vocabularies, value, WEIGHTS)
+    model = Seq2Seq(architecture, *vocabularies)
     fill(dict(model.named_parameters()), tensors, path / WEIGHTS)
     return model.to(device).eval()
 
@@ -105,8 +121,29 @@ def read_vocabularies(path: Path) -> tuple[Vocabulary, Vocabulary]:
         raise FormatError(f"{path / VOCABULARY} does not hold vocabularies: {error}.") from None
 
 
+def digest_of(vocabularies: tuple[Vocabulary, Vocabulary]) -> str:
+    """The digest of both vocabularies, which stands in the files of weights that go with them."""
+    return digest(*(json.dumps(each.to_json(), sort_keys=True) for each in vocabularies))
+
+
+def check_vocabularies(
+    path: Path, vocabularies: tuple[Vocabulary, Vocabulary], value: dict[str, Any], name: str
+) -> None:
+    """Checks that vocabularies are those of the file of weights `name`, which holds a value.
+
+    Raises:
+        FormatError: if they are not. A file from before they were noted is taken as it is.
+    """
+    if value.get("vocabularies", digest_of(vocabularies)) != digest_of(vocabularies):
+        raise FormatError(
+            f"{path / VOCABULARY} is damaged, or of another model: {path / name} was written with "
+            "other tokens. Put a copy of it in its place, or train again in another folder."
+        )
+
+
 def save_weights(path: Path, model: Seq2Seq, metrics: dict[str, Any], first: bool = True) -> None:
     """Writes the weights, and metrics beside them; a divided model is gathered by all processes."""
     tensors = {name: full(parameter) for name, parameter in model.named_parameters()}
     if first:
-        write_tensors(path / WEIGHTS, tensors, metrics)
+        value = {**metrics, "vocabularies": digest_of((model.source, model.target))}
+        write_tensors(path / WEIGHTS, tensors, value)

@@ -28,7 +28,9 @@ from ._preparation import NOTHING, prepare, too_long
 from ._validation import Metrics, validate
 
 
-def train(config: Config, listener: Listener | None = None) -> Summary:
+def train(
+    config: Config, listener: Listener | None = None, *, allow_changed_data: bool = False
+) -> Summary:
     """Trains a model, or goes on with a training that was stopped.
 
     The same configuration gives the same weights, bit by bit on a CPU with the same number of
@@ -38,6 +40,8 @@ def train(config: Config, listener: Listener | None = None) -> Summary:
     Args:
         config: the whole configuration.
         listener: hears of the progress.
+        allow_changed_data: whether a training may go on with other pairs than it began with, which
+            is an error otherwise; if those to validate with changed, the best model is chosen anew.
     Returns:
         How it ended. The folder holds the best model, the last checkpoint and the log.
     Raises:
@@ -62,7 +66,8 @@ def train(config: Config, listener: Listener | None = None) -> Summary:
     lock = locked(folder) if int(os.environ.get("RANK", "0")) == 0 else nullcontext()
     with lock, world(plan.device) as here, _matrix_products(plan.precision):
         here.wait()
-        return _Training(config, folder, here, listener or Listener()).run()
+        heard = listener or Listener()
+        return _Training(config, folder, here, heard, allow_changed_data).run()
 
 
 @contextmanager
@@ -77,8 +82,11 @@ def _matrix_products(precision: str) -> Iterator[None]:
 
 
 class _Training:
-    def __init__(self, config: Config, folder: Path, here: World, listener: Listener) -> None:
+    def __init__(
+        self, config: Config, folder: Path, here: World, listener: Listener, allow_changed: bool
+    ) -> None:
         self.config, self.plan, self.folder, self.world = config, config.training, folder, here
+        self.allow_changed, self._changes = allow_changed, set[str]()
         self.listener = listener if here.first else Listener()
         self.dump = config.model_dump(mode="json")
         _checkpoint.check(folder, self.dump, here)
@@ -107,7 +115,11 @@ class _Training:
             folder, self.model, self.optimizer, self.scheduler, self.losses, self.dump, here
         )
         kept = [each for each in (self.corpus.kept, self.validation) if each is not None]
-        self.progress.hold(folder, [len(each) for each in kept])
+        self._check_data(self.progress.hold([len(each) for each in kept]))
+        if self.corpus.kept is not None:
+            self._check_data(self.progress.recognize(self.corpus.kept, 0))
+        if self._check_data(self.progress.recognize(self.validation)):
+            self._choose_anew()
         if here.first:
             save_config(folder, self.dump)
             save_vocabularies(folder, source, target)
@@ -135,6 +147,7 @@ class _Training:
         size = self.plan.batch_size * self.world.size
         seen = progress.buffer > 0
         for number, pairs in self.corpus.buffers(progress.buffer):
+            self._check_data(progress.recognize(pairs, number))
             seed = (self.plan.seed, progress.epoch, number)
             batches = shuffled(pairs, size, seed)
             while progress.batch < len(batches):
@@ -153,6 +166,24 @@ class _Training:
         progress.epoch, progress.buffer = progress.epoch + 1, 0
         if self.plan.validate_unit == "epochs" and progress.epoch % self.plan.validate_every == 0:
             self._validate()
+
+    def _check_data(self, change: str) -> str:
+        """Raises, or notes, how data are not those of the beginning, and returns that."""
+        told = f"the training in {self.folder} {change}"
+        if change and not self.allow_changed:
+            raise ValueError(
+                f"{told}; choose another `training.folder`, put the old files back, or, if it is "
+                "meant to be so, add --allow-changed-data."
+            )
+        if change and change not in self._changes:
+            self._changes.add(change)
+            self.listener.note(told)
+        return change
+
+    def _choose_anew(self) -> None:
+        """Forgets how good models were on other validation pairs."""
+        self.progress.best, self.progress.worse, self.progress.validated = {}, 0, -1
+        self.scheduler.best, self.scheduler.num_bad_epochs = math.inf, 0
 
     def _step(self, pairs: Encoded, group: list[np.ndarray]) -> None:
         """One step of Adam on a group of batches, of each of which this process has its part."""
