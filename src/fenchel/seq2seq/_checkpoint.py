@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ._corpus import Encoded
 from ._distributed import World
 from ._files import FormatError, fill, full, like, read_tensors, write_tensors
 from ._folder import check_vocabularies, digest_of
@@ -55,26 +54,6 @@ class Progress:
     worse: int = 0
     pairs: list[int] = field(default_factory=list)
     digests: dict[str, str] = field(default_factory=dict)
-
-    def hold(self, pairs: list[int]) -> str:
-        """Remembers the numbers of pairs; returns how others came before, or nothing."""
-        before, self.pairs = self.pairs, pairs
-        if before in ([], pairs):
-            return ""
-        return (
-            f"began with {before} pairs to train on and to validate with, and the files now hold "
-            f"{pairs}"
-        )
-
-    def recognize(self, pairs: Encoded, buffer: int | None = None) -> str:
-        """Remembers the pairs of a buffer, or those to validate with; returns how others came
-        before, or nothing."""
-        name = "validation" if buffer is None else f"train {buffer}"
-        before, self.digests[name] = self.digests.get(name), pairs.digest
-        if before in (None, pairs.digest):
-            return ""
-        use = "validate with" if buffer is None else "train on"
-        return f"began with other pairs to {use} than the files now hold"
 
 
 def fixed_part(config: dict[str, Any]) -> dict[str, Any]:

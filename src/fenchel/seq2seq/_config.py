@@ -18,6 +18,7 @@ from pydantic import (
 from .. import mappings
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
+Size = Annotated[int, Field(gt=0, le=10_000_000)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -91,11 +92,11 @@ class ModelConfig(Section):
     """
 
     architecture: Literal["lstm", "transformer"] = "lstm"
-    embedding: PositiveInt = 300
-    hidden: PositiveInt = 300
-    layers: PositiveInt = 2
-    heads: PositiveInt = 4
-    feedforward: PositiveInt = 1200
+    embedding: Size = 300
+    hidden: Size = 300
+    layers: Annotated[int, Field(gt=0, le=1000)] = 2
+    heads: Size = 4
+    feedforward: Annotated[int, Field(gt=0, le=100_000_000)] = 1200
     dropout: Probability = 0.3
     attention: MappingConfig = ENTMAX_15
     output: MappingConfig = ENTMAX_15
@@ -189,7 +190,7 @@ class DataConfig(Section):
     validation: Files
     language: str | None = None
     tokens: Literal["characters", "words", "subwords"] = "subwords"
-    vocabulary_size: Annotated[int, Field(ge=8)] = 8000
+    vocabulary_size: Annotated[int, Field(ge=8, le=10_000_000)] = 8000
     shared_vocabulary: bool = False
     max_length: PositiveInt = 250
     malformed: Literal["skip", "error"] = "skip"
