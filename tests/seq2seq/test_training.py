@@ -22,6 +22,7 @@ import inflected
 from fenchel import seq2seq
 from fenchel.seq2seq import DivergenceError, Listener
 from fenchel.seq2seq._config import TrainingConfig
+from fenchel.seq2seq._data import DataError
 from fenchel.seq2seq._files import FormatError, read_tensors
 from fenchel.seq2seq._validation import Metrics
 
@@ -373,6 +374,63 @@ def test_divergence_is_an_error(folder: Path) -> None:
     plan = {"learning_rate": 1e37, "clip": 1e37, "epochs": 9}
     with pytest.raises(DivergenceError, match=r"the loss is (nan|inf) at step \d+; lower"):
         seq2seq.train(inflected.config(folder, training=plan))
+
+
+@pytest.mark.parametrize("rate", [1e3, 1e30])
+@pytest.mark.parametrize("output", ["softmax", "sparsemax", "entmax"])
+def test_a_finite_loss_may_have_diverged(folder: Path, rate: float, output: str) -> None:
+    plan = {"learning_rate": rate, "log_every": 1000}
+    with pytest.raises(DivergenceError, match=r"at step \d+; lower"):
+        seq2seq.train(inflected.config(folder, model={"output": output}, training=plan))
+    assert not list((folder / "model").glob("*.safetensors"))
+
+
+def test_a_diverged_training_goes_on_from_before(folder: Path) -> None:
+    first = seq2seq.train(inflected.config(folder, training={"epochs": 1}))
+    before = {path.name: path.read_bytes() for path in (folder / "model").glob("*.safetensors")}
+    with pytest.raises(DivergenceError, match="the same command goes on from there"):
+        seq2seq.train(inflected.config(folder, training={"epochs": 2, "learning_rate": 1e30}))
+    assert before == {
+        path.name: path.read_bytes() for path in (folder / "model").glob("*.safetensors")
+    }
+    again = seq2seq.train(inflected.config(folder, training={"epochs": 2}))
+    assert again.steps == 2 * first.steps
+
+
+def test_a_model_worse_than_a_guess_is_told(folder: Path) -> None:
+    listener = Recorder()
+    plan = {"learning_rate": 3.0, "epochs": 1}
+    seq2seq.train(inflected.config(folder, training=plan), listener)
+    (note,) = listener.notes
+    assert "and a guess among all tokens" in note
+
+
+def test_memory_is_counted_before_it_is_taken(folder: Path) -> None:
+    model = {"hidden": 4_000_000}
+    with pytest.raises(ValueError, match=r"takes [\d,.]+ GiB .* lower `model.hidden`, `model.emb"):
+        seq2seq.train(inflected.config(folder, model=model))
+
+
+def test_data_from_a_pipe_are_refused(folder: Path) -> None:
+    (folder / "verbs-dev").unlink()
+    os.mkfifo(folder / "verbs-dev")
+    with pytest.raises(DataError, match="verbs-dev is a pipe or a device, and training reads"):
+        seq2seq.train(inflected.config(folder))
+
+
+def test_a_checkpoint_that_is_a_pipe_is_refused(folder: Path) -> None:
+    (folder / "model").mkdir()
+    os.mkfifo(folder / "model" / "last.safetensors")
+    with pytest.raises(FormatError, match=r"last\.safetensors is not a regular file"):
+        seq2seq.train(inflected.config(folder))
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"nonsense\n1\n", b'step\n"' + b"x" * 200_000])
+def test_a_damaged_log_stops_no_training(folder: Path, content: bytes) -> None:
+    seq2seq.train(inflected.config(folder, training={"epochs": 1}))
+    (folder / "model" / "log.csv").write_bytes(content)
+    seq2seq.train(inflected.config(folder, training={"epochs": 2}))
+    assert [step for step, _, accuracy in rows(folder / "model") if accuracy] == ["20"]
 
 
 def test_divergence_reaches_no_file(folder: Path) -> None:

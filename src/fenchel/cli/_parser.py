@@ -14,7 +14,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        found, rest = super().parse_known_args(args, namespace)
+        found, rest = super().parse_known_args(args, namespace or argparse.Namespace())
         last = self._get_positional_actions()[-1:]
         if not last or last[0].nargs not in ("*", "+"):
             return found, rest

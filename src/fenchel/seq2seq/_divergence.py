@@ -46,7 +46,7 @@ class Watch:
         wrong = torch.stack([(~(value.abs() < VAST)).sum() for value in values]).sum()
         wrong += losses > FAR * self.guess * max(tokens, 1)
         if self._world.sum(wrong):
-            self._fail("weights or the loss are not finite, or too large to learn", step)
+            self._fail("weights or the loss are too large to learn, or not finite", step)
 
     def _fail(self, what: str, step: int) -> None:
         raise DivergenceError(

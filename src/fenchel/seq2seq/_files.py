@@ -135,11 +135,11 @@ def _check_kind(path: Path) -> None:
         raise FormatError(f"{path} is not a regular file.")
 
 
-def digest(*parts: bytes | str | np.ndarray) -> str:
+def digest(*parts: str | np.ndarray) -> str:
     """The SHA-256 of parts, each with its length before it."""
     total = hashlib.sha256()
     for part in parts:
-        content = memoryview(part.encode() if isinstance(part, str) else part)
+        content = memoryview(part.encode()) if isinstance(part, str) else part.data
         total.update(f"{content.nbytes}:".encode())
         total.update(content)
     return total.hexdigest()
