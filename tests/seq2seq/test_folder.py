@@ -70,6 +70,7 @@ def test_a_missing_model_is_named(tmp_path: Path) -> None:
     [
         ("config.json", b"{", r"config\.json is not JSON"),
         ("config.json", b"[]", "does not hold a configuration"),
+        ("config.json", b'{"model": []}', "does not hold a configuration"),
         ("config.json", b"{}", "does not hold a model"),
         (
             "config.json",

@@ -195,7 +195,7 @@ class DataConfig(Section):
     max_length: PositiveInt = 250
     malformed: Literal["skip", "error"] = "skip"
     streaming: bool = False
-    buffer: PositiveInt = 100_000
+    buffer: Annotated[int, Field(gt=0, le=1_000_000_000)] = 100_000
 
     @model_validator(mode="after")
     def _files_fit_the_task(self) -> DataConfig:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from pydantic import ValidationError
 
-from ._config import ModelConfig
+from ._config import ModelConfig, Section
 from ._configuration import reason
 from ._files import (
     FormatError,
@@ -24,6 +24,8 @@ from ._files import (
 )
 from ._model import Seq2Seq
 from ._vocabulary import Vocabulary
+
+Kind = TypeVar("Kind", bound=Section)
 
 CONFIG, VOCABULARY, WEIGHTS = "config.json", "vocabulary.json", "weights.safetensors"
 
@@ -76,13 +78,9 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> Seq2Seq:
     if not (path / WEIGHTS).is_file():
         raise FileNotFoundError(f"{path} holds no trained model: there is no {WEIGHTS} in it.")
     config = read_config(path)
-    try:
-        architecture = ModelConfig.model_validate(config["model"])
-    except KeyError as error:
-        raise FormatError(f"{path / CONFIG} does not hold a model: {error}.") from None
-    except ValidationError as error:
-        reasons = "; ".join(reason(part, ("model",)) for part in error.errors())
-        raise FormatError(f"{path / CONFIG} does not hold a model: {reasons}") from None
+    if "model" not in config:
+        raise FormatError(f"{path / CONFIG} does not hold a model.")
+    architecture = section(path, config, "model", ModelConfig)
     vocabularies = read_vocabularies(path)
     tensors, value = read_tensors(path / WEIGHTS)
     with torch.device("meta"):  # before memory is taken for sizes that the weights do not have
@@ -102,9 +100,22 @@ def save_config(path: Path, config: dict[str, Any]) -> None:
 def read_config(path: Path) -> dict[str, Any]:
     """The configuration in a model's folder."""
     config = read_json(path / CONFIG)
-    if not isinstance(config, dict):
+    if not isinstance(config, dict) or not all(isinstance(each, dict) for each in config.values()):
         raise FormatError(f"{path / CONFIG} does not hold a configuration.")
     return config
+
+
+def section(path: Path, config: dict[str, Any], name: str, kind: type[Kind]) -> Kind:
+    """A section of the configuration in a model's folder, checked; its defaults if it is missing.
+
+    Raises:
+        FormatError: with all that is wrong with it.
+    """
+    try:
+        return kind.model_validate(config.get(name, {}))
+    except ValidationError as error:
+        reasons = "; ".join(reason(part, (name,)) for part in error.errors())
+        raise FormatError(f"{path / CONFIG} does not hold a {name}: {reasons}") from None
 
 
 def save_vocabularies(path: Path, source: Vocabulary, target: Vocabulary) -> None:
