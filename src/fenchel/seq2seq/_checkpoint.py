@@ -18,9 +18,11 @@ from ._folder import check_vocabularies, digest_of
 from ._model import Seq2Seq
 
 NAME = "last.safetensors"
+SCHEDULE = ("learning_rate", "decay", "floor", "patience", "clip")
+"""The keys of `training` whose change is told: they make it another training from here on."""
 MAY_CHANGE = (
-    "folder", "epochs", "steps", "minutes", "learning_rate", "decay", "floor", "patience", "clip",
-    "stop_after", "validate_every", "validate_unit", "checkpoint_every", "log_every",
+    "folder", "epochs", "steps", "minutes", "stop_after", "validate_every", "validate_unit",
+    "checkpoint_every", "log_every", *SCHEDULE,
 )  # fmt: skip
 """The keys of `training` that may have other values when a training goes on."""
 PLATEAU = ("best", "num_bad_epochs", "last_epoch", "cooldown_counter", "_last_lr")
@@ -96,17 +98,23 @@ def save(
     world.wait()
 
 
-def check(folder: Path, config: dict[str, Any], world: World) -> None:
+def check(folder: Path, config: dict[str, Any], world: World) -> list[str]:
     """Checks that a checkpoint, if there is one, fits a configuration and as many processes.
 
+    Returns:
+        The keys of the schedule that have other values than it was written with.
     Raises:
         ValueError: if it does not, with the keys that differ.
         FormatError: if it is damaged.
     """
     path = folder / NAME
-    if path.exists():
-        with _understood(path):
-            _agree(path, read_tensors(path)[1], config, world)
+    if not path.exists():
+        return []
+    with _understood(path):
+        value = read_tensors(path)[1]
+        _agree(path, value, config, world)
+        now, then = config["training"], value["config"]["training"]
+        return [key for key in SCHEDULE if then.get(key, now[key]) != now[key]]
 
 
 def restore(
@@ -154,7 +162,7 @@ def restore(
 def _understood(path: Path) -> Iterator[None]:
     try:
         yield
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{path} is not a checkpoint: {error}.") from None
 
 

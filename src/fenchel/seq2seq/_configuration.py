@@ -80,7 +80,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         with open(path, encoding="utf-8") as file:
             text = file.read(LONGEST + 1)
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8: {error}.") from None
+        raise ConfigError(f"{path} is not UTF-8: {error}; save it as UTF-8.") from None
     if len(text) > LONGEST:
         raise ConfigError(f"{path} is longer than {LONGEST} characters; is it a configuration?")
     return parse(text, overrides, str(path))

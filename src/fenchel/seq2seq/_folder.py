@@ -129,7 +129,8 @@ def read_vocabularies(path: Path) -> tuple[Vocabulary, Vocabulary]:
     try:
         return Vocabulary.from_json(value["source"]), Vocabulary.from_json(value["target"])
     except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"{path / VOCABULARY} does not hold vocabularies: {error}.") from None
+        why = str(error).rstrip(".")
+        raise FormatError(f"{path / VOCABULARY} does not hold vocabularies: {why}.") from None
 
 
 def digest_of(vocabularies: tuple[Vocabulary, Vocabulary]) -> str:

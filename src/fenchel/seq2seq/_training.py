@@ -91,7 +91,9 @@ class _Training:
         self.config, self.plan, self.folder, self.world = config, config.training, folder, here
         self.listener = listener if here.first else Listener()
         self.dump = config.model_dump(mode="json")
-        _checkpoint.check(folder, self.dump, here)
+        if changed := _checkpoint.check(folder, self.dump, here):
+            keys = ", ".join(f"training.{key}" for key in changed)
+            self.listener.note(f"the training in {folder} goes on with other values of {keys}")
         torch.manual_seed(self.plan.seed)
         source, target, self.corpus, self.validation = prepare(
             config, folder, here, self.listener.note
