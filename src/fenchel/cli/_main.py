@@ -69,9 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # a mark that a terminal lacks ends no training
         sys.stdout.reconfigure(errors="backslashreplace")
-    over()
     arguments = _parser().parse_args(argv)
     try:
+        over()
         code = arguments.run(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()  # while a full disk can still be told

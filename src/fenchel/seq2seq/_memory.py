@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -14,8 +15,10 @@ from ._vocabulary import Vocabulary
 
 TRAINED = 4
 """Numbers that training holds for each weight: itself, its gradient and Adam's two moments."""
-LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Where Linux tells what a container may take, in either version of its control groups."""
+GROUPS = Path("/sys/fs/cgroup")
+"""Where Linux keeps its control groups, which limit what a container or a job may take."""
+OWN = Path("/proc/self/cgroup")
+"""The groups that this process is in."""
 
 
 def check_memory(
@@ -60,10 +63,22 @@ def available() -> int:
         lines = (line.split() for line in table.read_text(encoding="ascii").splitlines())
         sizes = {words[0]: int(words[1]) * 1024 for words in lines}
         found = sizes.get("MemAvailable:", found) + sizes.get("SwapFree:", 0)
-    for limit in map(Path, LIMITS):
-        text = limit.read_text(encoding="ascii").strip() if limit.exists() else ""
-        found = min(found, int(text)) if text.isdecimal() else found
-    return found
+    return min([found, *_limits()])
+
+
+def _limits() -> Iterator[int]:
+    """The limits of the control groups that this process is in, and of those around them."""
+    for line in OWN.read_text(encoding="utf-8").splitlines() if OWN.exists() else ():
+        _, controllers, name = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, file = (GROUPS / "memory", "limit_in_bytes") if controllers else (GROUPS, "max")
+        place = top / name.lstrip("/")
+        for folder in (place, *place.parents):
+            limit = folder / f"memory.{file}"
+            text = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
+            if text.isdecimal():
+                yield int(text)
 
 
 def _size(count: int) -> str:
