@@ -1,12 +1,14 @@
 """Ctrl-C while the `fenchel` command is still importing what it needs: an exit code, no traceback.
 
-This is imported before anything else, and does nothing in any other program."""
+This is imported before anything else, and does nothing in any other program.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -15,9 +17,10 @@ STOPPED = 128 + signal.SIGINT
 
 
 def _is_command() -> bool:
-    words = sys.orig_argv
-    module = words[words.index("-m") + 1 :][:1] if "-m" in words else []
-    return module == ["fenchel"] or Path(sys.argv[0] if sys.argv else "").name == "fenchel"
+    program, words = (sys.argv or [""])[0], sys.orig_argv
+    if program == "-m":  # which it is until Python has found what to run
+        return words[words.index("-m") + 1 :][:1] == ["fenchel"]
+    return Path(program).name == "fenchel"
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -32,4 +35,5 @@ def over() -> None:
 
 
 if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, _stop)
+    with suppress(ValueError):  # not the main thread, and so not the command
+        signal.signal(signal.SIGINT, _stop)

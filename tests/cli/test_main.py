@@ -65,7 +65,7 @@ def test_an_interrupt_is_what_a_shell_expects(monkeypatch, capsys):
     [
         (["-m", "fenchel", "doctor"], 130, "fenchel: stopped\n"),
         (["fenchel", "doctor"], 130, "fenchel: stopped\n"),
-        (["-c", "import fenchel"], -signal.SIGINT, "KeyboardInterrupt"),
+        (["-c", "import fenchel", "-m", "fenchel"], -signal.SIGINT, "KeyboardInterrupt"),
     ],
 )
 def test_an_interrupt_of_imports_is_no_traceback(tmp_path, words, code, said):

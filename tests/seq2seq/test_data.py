@@ -156,7 +156,7 @@ def test_other_encodings_are_refused_with_the_remedy(
 ) -> None:
     content = "walk\twalked\tV;PST\n".encode(coding) * 2
     path = inflection_file(tmp_path, gzip.compress(content) if compress else content)
-    with pytest.raises(DataError, match=r"is not UTF-8, .* iconv -f UTF-16 -t UTF-8 .*train-low"):
+    with pytest.raises(DataError, match=r"train-low is not UTF-8, .* `iconv -f UTF-16 -t UTF-8`"):
         list(inflections([path], Malformed()))
 
 
@@ -164,7 +164,7 @@ def test_nul_is_no_character(tmp_path: Path) -> None:
     malformed = Malformed()
     path = inflection_file(tmp_path, b"a\tb\tV\nc\x00\td\tV\n")
     assert [form for _, form in inflections([path], malformed)] == ["b"]
-    assert malformed.first == [f"{path}, line 2: a NUL character"]
+    assert malformed.first == [f"{path}, line 2: a NUL character, as in UTF-16"]
 
 
 def test_damaged_compression_is_an_error(tmp_path: Path) -> None:

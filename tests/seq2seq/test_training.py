@@ -399,6 +399,13 @@ def test_a_diverged_training_goes_on_from_before(folder: Path) -> None:
     assert again.steps == 2 * first.steps
 
 
+def test_a_small_gamma_is_no_divergence(folder: Path) -> None:
+    """It makes the loss of a guess small, too, which that of large scores is not."""
+    output = {"mapping": "entmax", "alpha": 1.5, "gamma": 1e-6}
+    summary = seq2seq.train(inflected.config(folder, model={"output": output}))
+    assert summary.reason == "3 epochs are done"
+
+
 def test_a_model_worse_than_a_guess_is_told(folder: Path) -> None:
     listener = Recorder()
     plan = {"learning_rate": 3.0, "epochs": 1}

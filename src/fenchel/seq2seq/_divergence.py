@@ -13,7 +13,7 @@ from ._listener import DivergenceError
 from ._model import Seq2Seq
 
 FAR = 1000.0
-"""How many times the loss of a guess among all tokens is no longer a loss of something learnt."""
+"""How many times the loss of a guess among all tokens, and at least 1, is no loss of learning."""
 VAST = 1e15
 """A weight beyond this has a square that is nearly too large for a float32."""
 
@@ -32,19 +32,20 @@ class Watch:
         first = torch.zeros(1, dtype=torch.long)
         self.guess = float(model.config.output.build().loss(scores, first))
         """The loss of a guess among all tokens."""
+        self._most = FAR * max(self.guess, 1.0)  # where a small gamma makes that of a guess tiny
 
     def check_loss(self, loss: float, step: int) -> None:
         """Checks a loss per token."""
         if not math.isfinite(loss):
             self._fail(f"the loss is {loss}", step)
-        if loss > FAR * self.guess:
+        if loss > self._most:
             self._fail(f"the loss is {loss:.3g}, and a guess has {self.guess:.3g}", step)
 
     def check_weights(self, losses: Tensor, tokens: int, step: int) -> None:
         """Checks the weights, and this process's losses of some tokens."""
         values = [*map(local, self._model.parameters()), losses]
         wrong = torch.stack([(~(value.abs() < VAST)).sum() for value in values]).sum()
-        wrong += losses > FAR * self.guess * max(tokens, 1)
+        wrong += losses > self._most * max(tokens, 1)
         if self._world.sum(wrong):
             self._fail("weights or the loss are too large to learn, or not finite", step)
 
