@@ -113,8 +113,8 @@ def lines(path: str, malformed: Malformed) -> Iterator[tuple[int, str | None]]:
             number += 1
             if number == 1 and (raw.startswith(MARKS) or b"\0" in raw):
                 raise DataError(
-                    f"{path} is not UTF-8, but UTF-16 or the like; convert it with `iconv -f UTF-16 "
-                    "-t UTF-8`."
+                    f"{path} is not UTF-8, but UTF-16 or the like; convert it with "
+                    "`iconv -f UTF-16 -t UTF-8`."
                 )
             if len(raw) > LONGEST_LINE:
                 malformed.add(path, number, f"longer than {LONGEST_LINE} bytes")
