@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from fenchel.seq2seq import Config
+from fenchel.seq2seq import Config, Listener, Metrics
 
 ENDINGS = {"V;INF": "", "V;PST": "ed", "V;3;SG": "s", "V;PTCP": "ing"}
 
@@ -50,3 +50,24 @@ def config(folder: Path, name: str = "model", **sections: dict[str, Any]) -> Con
             },
         }
     )
+
+
+class Recorder(Listener):
+    """Keeps all that it hears, and stops training at a step if it is told to."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.notes: list[str] = []
+        self.losses: list[float] = []
+        self.validations: list[Metrics] = []
+        self.stop = stop
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def stepped(self, progress: object, loss: float, rate: float) -> None:
+        self.losses.append(loss)
+        if len(self.losses) * 4 == self.stop:
+            raise KeyboardInterrupt
+
+    def validated(self, progress: object, metrics: Metrics, best: bool) -> None:
+        self.validations.append(metrics)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+import fenchel
 from fenchel import cli
 
 COMMANDS = ("demo", "doctor", "evaluate", "explain", "predict", "train")
@@ -58,6 +61,48 @@ def test_an_interrupt_is_what_a_shell_expects(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["-m", "fenchel", "doctor"], 130, "fenchel: stopped\n"),
+        (["fenchel", "doctor"], 130, "fenchel: stopped\n"),
+        (["-c", "import fenchel", "-m", "fenchel"], -signal.SIGINT, "KeyboardInterrupt"),
+    ],
+)
+def test_an_interrupt_of_imports_is_no_traceback(tmp_path, words, code, said):
+    (tmp_path / "torch.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    (tmp_path / "fenchel").write_text("from fenchel.cli import main\nmain()")
+    package = Path(fenchel.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{package}"}
+    if words[0] == "fenchel":
+        words = [str(tmp_path / "fenchel"), *words[1:]]
+    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
+    assert done.returncode == code
+    assert done.stderr.endswith(said) if code == 130 else said in done.stderr
+    assert ("Traceback" in done.stderr) == (code != 130)
+
+
+def test_options_stand_anywhere_among_words(monkeypatch):
+    seen = {}
+    for command in ("train", "predict", "evaluate"):
+        monkeypatch.setattr(
+            f"fenchel.cli._{command}._run", lambda _, arguments: seen.update(vars(arguments)) or 0
+        )
+    cli.main(["train", "c.yaml", "--quiet", "a.b=1", "--allow-changed-data", "c.d=2", "e.f=3"])
+    assert (seen["config"], seen["overrides"]) == ("c.yaml", ["a.b=1", "c.d=2", "e.f=3"])
+    assert seen["quiet"]
+    assert seen["allow_changed_data"]
+    cli.main(["train", "--quiet", "c.yaml"])
+    assert (seen["config"], seen["overrides"]) == ("c.yaml", [])
+    cli.main(["predict", "one", "--nbest", "3", "two"])
+    assert seen["models"] == [Path("one"), Path("two")]
+    cli.main(["evaluate", "model", "a", "--json", "b"])
+    assert seen["files"] == ["a", "b"]
+    for words in (["train", "c.yaml", "--loud", "a.b=1"], ["explain", "model", "text", "more"]):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(words)
+
+
+@pytest.mark.parametrize(
     ("command", "remedy"),
     [("train", "Lower training.batch_size, or set"), ("predict", "Lower --batch-size.")],
 )
@@ -68,6 +113,14 @@ def test_without_memory_it_says_what_takes_less(command, remedy, monkeypatch, ca
     monkeypatch.setattr(f"fenchel.cli._{command}._run", full)
     assert cli.main([command, "folder"]) == 1
     assert f"error: CUDA out of memory. {remedy}" in capsys.readouterr().err
+
+
+def test_without_the_machines_memory_it_says_what_takes_less(monkeypatch, capsys):
+    monkeypatch.setattr(
+        "fenchel.cli._train._run", lambda *_: torch.empty(2**60, device="cpu") and 0
+    )
+    assert cli.main(["train", "folder"]) == 1
+    assert "Lower training.batch_size" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("output", "said"), [("full", "No space left on device"), ("shut", "")])

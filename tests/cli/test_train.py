@@ -180,6 +180,32 @@ def test_a_missing_model_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "holds no trained model" in capsys.readouterr().err
 
 
+def test_a_wrong_section_of_a_models_configuration_is_named(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    config["search"]["beam"] = "x"
+    (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert main(["evaluate", str(model), str(model.parent / "verbs-dev")]) == 1
+    assert "config.json does not hold a search: search.beam: must be an integer, got 'x'." in (
+        capsys.readouterr().err
+    )
+
+
+def test_changed_data_are_refused_or_allowed(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = config.parent / "verbs-train"
+    assert main(["train", str(config), "--quiet", "training.epochs=1"]) == 0
+    train.write_text(train.read_text(encoding="utf-8").replace("ed\t", "de\t"), encoding="utf-8")
+    assert main(["train", str(config), "--quiet"]) == 1
+    assert "add --allow-changed-data." in capsys.readouterr().err
+    assert main(["train", str(config), "--allow-changed-data"]) == 0
+    out, err = capsys.readouterr()
+    assert "note: the training in" in err
+    assert "Training is over: 2 epochs are done" in out
+
+
 def test_a_missing_package_is_named() -> None:
     code = (
         "import sys; sys.modules['pydantic'] = None; from fenchel.cli import main; "

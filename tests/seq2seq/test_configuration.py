@@ -77,6 +77,17 @@ def test_unknown_examples_are_refused() -> None:
         ("model", "an override is `section.key=value`, got 'model'"),
         ("model.layers.x=1", "goes into 'layers', which is 2"),
         ("model.layers=[", "is not YAML"),
+        ("model.layers=1e9", "model.layers: must be an integer"),
+        ("model.layers=5000", "model.layers: must be less than or equal to 1000, got 5000"),
+        ("model.hidden=" + "9" * 30, "model.hidden: must be less than or equal to 10000000, got"),
+        ("model.hidden=" + "9" * 5000, "is not YAML"),
+        ("training.steps=2001-99-99", "is not YAML"),
+        ("training.steps=!!timestamp x", "is not YAML"),
+        ("training.steps=!!bool x", "is not YAML"),
+        ("data.language=" + "[" * 5000, "is not a configuration: it nests too deep"),
+        ("training.hidden=3", "training.hidden: there is no such key; did you mean model.hidden?"),
+        ("hiden=3", "hiden: there is no such key; did you mean model.hidden?"),
+        ("training.learning-rate=1", "did you mean learning_rate?"),
     ],
 )
 def test_errors_say_what_could_stand_there(override: str, message: str) -> None:
@@ -99,11 +110,20 @@ def test_all_errors_come_at_once() -> None:
         ("[1, 2]", "must hold the sections model, data, training, search"),
         ("model: {}", "data: this key must be given"),
         ("a: !!python/object/apply:os.getcwd []", "is not YAML"),
+        ("a: " + "[" * 5000 + "]" * 5000, "is not a configuration: it nests too deep"),
     ],
 )
 def test_other_texts_are_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         configuration.parse(text)
+
+
+def test_errors_are_short_whatever_was_given() -> None:
+    """References that refer to references would be written out as a billion words."""
+    levels = ["a0: &a0 [lol, lol]", *(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 60))]
+    with pytest.raises(ConfigError) as error:
+        configuration.parse("\n".join([*levels, "model: {layers: *a59}"]))
+    assert len(str(error.value)) < 20_000
 
 
 def test_files_are_read(tmp_path: Path) -> None:
@@ -114,6 +134,11 @@ def test_files_are_read(tmp_path: Path) -> None:
     )
     assert found.training.learning_rate == 0.001
     assert isinstance(found.model.attention.build(), fenchel.Softmax)
+    path.write_text("\ufeff" + INFLECTION, encoding="utf-8")
+    assert configuration.load_config(path).data.task == "inflection"
+    path.write_text("#" * (configuration.LONGEST + 1), encoding="utf-8")
+    with pytest.raises(ConfigError, match="is longer than 1048576 characters; is it a config"):
+        configuration.load_config(path)
     path.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="is not UTF-8"):
         configuration.load_config(path)

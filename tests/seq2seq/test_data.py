@@ -149,6 +149,24 @@ def test_pipes_are_read_from_their_beginning(tmp_path: Path, compress: bool) -> 
     assert found == [("walk\tV;PST\tenglish", "walked")] * 3
 
 
+@pytest.mark.parametrize("coding", ["utf-16", "utf-16-be", "utf-16-le", "utf-32", "utf-32-be"])
+@pytest.mark.parametrize("compress", [False, True])
+def test_other_encodings_are_refused_with_the_remedy(
+    tmp_path: Path, coding: str, compress: bool
+) -> None:
+    content = "walk\twalked\tV;PST\n".encode(coding) * 2
+    path = inflection_file(tmp_path, gzip.compress(content) if compress else content)
+    with pytest.raises(DataError, match=r"train-low is not UTF-8, .* `iconv -f UTF-16 -t UTF-8`"):
+        list(inflections([path], Malformed()))
+
+
+def test_nul_is_no_character(tmp_path: Path) -> None:
+    malformed = Malformed()
+    path = inflection_file(tmp_path, b"a\tb\tV\nc\x00\td\tV\n")
+    assert [form for _, form in inflections([path], malformed)] == ["b"]
+    assert malformed.first == [f"{path}, line 2: a NUL character, as in UTF-16"]
+
+
 def test_damaged_compression_is_an_error(tmp_path: Path) -> None:
     files = texts(tmp_path, b"a\n" * 9999, b"b\n" * 9999, compress=True)
     whole = Path(files.source).read_bytes()

@@ -13,6 +13,7 @@ import torch
 from fenchel.seq2seq import ModelConfig, Seq2Seq, load, save
 from fenchel.seq2seq._files import (
     FormatError,
+    locked,
     replacing,
     writable,
     write_json,
@@ -69,6 +70,7 @@ def test_a_missing_model_is_named(tmp_path: Path) -> None:
     [
         ("config.json", b"{", r"config\.json is not JSON"),
         ("config.json", b"[]", "does not hold a configuration"),
+        ("config.json", b'{"model": []}', "does not hold a configuration"),
         ("config.json", b"{}", "does not hold a model"),
         (
             "config.json",
@@ -101,6 +103,53 @@ def test_weights_of_another_model_are_refused(folder: Path) -> None:
     write_json(folder / "config.json", config)
     with pytest.raises(FormatError, match=r"of shape \(7, 6\), not \(7, 7\)"):
         load(folder)
+
+
+def test_sizes_that_the_weights_do_not_have_take_no_memory(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["model"] |= {"hidden": 1_000_000, "feedforward": 4_000_000}
+    write_json(folder / "config.json", config)
+    with pytest.raises(FormatError, match="of shape"):
+        load(folder)
+
+
+def test_vocabularies_of_another_model_are_refused(folder: Path) -> None:
+    other = Seq2Seq(ARCHITECTURES["lstm"], Characters("bca"), Characters("bca"))
+    save(other, folder / "other")
+    (folder / "vocabulary.json").write_bytes((folder / "other" / "vocabulary.json").read_bytes())
+    with pytest.raises(FormatError, match=r"vocabulary\.json is damaged, or of another model"):
+        load(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "vocabulary.json"])
+def test_pipes_are_not_waited_for(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(FormatError, match=f"{name} is not a regular file"):
+        load(folder)
+
+
+def test_what_nests_too_deep_is_named(folder: Path) -> None:
+    (folder / "vocabulary.json").write_text("[" * 100_000, encoding="utf-8")
+    with pytest.raises(FormatError, match="nests too deep"):
+        load(folder)
+
+
+def test_links_in_place_of_temporary_files_are_not_followed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept", encoding="utf-8")
+    (tmp_path / ".file.partial").symlink_to(precious)
+    write_text(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "new"
+    assert not (tmp_path / "file").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "precious"]
+    (tmp_path / ".lock").symlink_to(precious)
+    with (
+        pytest.raises(OSError, match=r"\.lock is a link, and must be a file; remove it"),
+        locked(tmp_path),
+    ):
+        pass
+    assert precious.read_text(encoding="utf-8") == "kept"
 
 
 def test_files_are_replaced_at_once_or_not_at_all(tmp_path: Path) -> None:

@@ -19,36 +19,15 @@ import torch
 
 import inflected
 from fenchel import seq2seq
-from fenchel.seq2seq import DivergenceError, Listener
-from fenchel.seq2seq._files import FormatError, read_tensors
-from fenchel.seq2seq._validation import Metrics
+from fenchel.seq2seq._data import DataError
+from fenchel.seq2seq._files import read_tensors
+from inflected import Recorder
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     inflected.write(tmp_path)
     return tmp_path
-
-
-class Recorder(Listener):
-    """Keeps all that it hears, and stops training at a step if it is told to."""
-
-    def __init__(self, stop: int | None = None) -> None:
-        self.notes: list[str] = []
-        self.losses: list[float] = []
-        self.validations: list[Metrics] = []
-        self.stop = stop
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def stepped(self, progress: object, loss: float, rate: float) -> None:
-        self.losses.append(loss)
-        if len(self.losses) * 4 == self.stop:
-            raise KeyboardInterrupt
-
-    def validated(self, progress: object, metrics: Metrics, best: bool) -> None:
-        self.validations.append(metrics)
 
 
 def assert_same_tensors(one: Path, other: Path, name: str = "last.safetensors") -> None:
@@ -194,46 +173,6 @@ def test_accumulated_batches_are_one_larger_batch(folder: Path) -> None:
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
-def test_the_learning_rate_is_halved_on_a_plateau(folder: Path) -> None:
-    plan = {"epochs": 4, "learning_rate": 1e-30, "stop_after": 9}
-    seq2seq.train(inflected.config(folder, training=plan))
-    value = read_tensors(folder / "model" / "last.safetensors")[1]
-    assert value["learning_rate"] == pytest.approx(1e-30 / 8)
-
-
-def test_other_configurations_are_refused(folder: Path) -> None:
-    seq2seq.train(inflected.config(folder))
-    other = inflected.config(folder, model={"hidden": 18}, training={"seed": 1})
-    with pytest.raises(
-        ValueError, match=r"other values of model.feedforward, model.hidden, training.seed; ch"
-    ):
-        seq2seq.train(other)
-
-
-def test_another_task_is_refused_before_its_data_are_read(folder: Path) -> None:
-    seq2seq.train(inflected.config(folder, training={"epochs": 1}))
-    text = {"source": str(folder / "verbs-dev"), "target": str(folder / "verbs-dev")}
-    data = {"task": "translation", "train": text, "validation": text}
-    with pytest.raises(ValueError, match=r"other values of data.task, data.train, data.validat"):
-        seq2seq.train(inflected.config(folder, data=data))
-
-
-def test_other_data_under_the_same_name_are_refused(folder: Path) -> None:
-    seq2seq.train(inflected.config(folder, training={"epochs": 1}))
-    with open(folder / "verbs-train", "a", encoding="utf-8") as file:
-        file.write("bal\tbals\tV;3;SG\n")
-    with pytest.raises(ValueError, match=r"began with \[160, 32\] .* now hold \[161, 32\]; choose"):
-        seq2seq.train(inflected.config(folder, training={"epochs": 2}))
-
-
-def test_damaged_checkpoints_are_refused(folder: Path) -> None:
-    seq2seq.train(inflected.config(folder))
-    path = folder / "model" / "last.safetensors"
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(FormatError, match="is not a file of this package's tensors"):
-        seq2seq.train(inflected.config(folder))
-
-
 def test_two_trainings_do_not_share_a_folder(folder: Path) -> None:
     class Second(Recorder):
         def stepped(self, progress: object, loss: float, rate: float) -> None:
@@ -246,20 +185,25 @@ def test_two_trainings_do_not_share_a_folder(folder: Path) -> None:
     assert listener.losses
 
 
-def test_divergence_is_an_error(folder: Path) -> None:
-    plan = {"learning_rate": 1e37, "clip": 1e37, "epochs": 9}
-    with pytest.raises(DivergenceError, match=r"the loss is (nan|inf) at step \d+; lower"):
-        seq2seq.train(inflected.config(folder, training=plan))
+def test_memory_is_counted_before_it_is_taken(folder: Path) -> None:
+    model = {"hidden": 4_000_000}
+    with pytest.raises(ValueError, match=r"takes [\d,.]+ GiB .* lower `model.hidden`, `model.emb"):
+        seq2seq.train(inflected.config(folder, model=model))
 
 
-def test_divergence_reaches_no_file(folder: Path) -> None:
-    """Between two lines of the log a validation, and a checkpoint, may come upon it first."""
-    plan = {"learning_rate": 1e37, "clip": 1e37, "epochs": 9, "log_every": 1000}
-    for change in ({}, {"checkpoint_every": 1}):
-        with pytest.raises(DivergenceError, match=r"(nan|inf|not finite) at step \d+; lower"):
-            seq2seq.train(inflected.config(folder, str(len(change)), training={**plan, **change}))
-    for path in (*folder.glob("*/last.safetensors"), *folder.glob("*/weights.safetensors")):
-        assert all(tensor.isfinite().all() for tensor in read_tensors(path)[0].values())
+def test_data_from_a_pipe_are_refused(folder: Path) -> None:
+    (folder / "verbs-dev").unlink()
+    os.mkfifo(folder / "verbs-dev")
+    with pytest.raises(DataError, match="verbs-dev is a pipe or a device, and training reads"):
+        seq2seq.train(inflected.config(folder))
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"nonsense\n1\n", b'step\n"' + b"x" * 200_000])
+def test_a_damaged_log_stops_no_training(folder: Path, content: bytes) -> None:
+    seq2seq.train(inflected.config(folder, training={"epochs": 1}))
+    (folder / "model" / "log.csv").write_bytes(content)
+    seq2seq.train(inflected.config(folder, training={"epochs": 2}))
+    assert [step for step, _, accuracy in rows(folder / "model") if accuracy] == ["20"]
 
 
 def test_the_only_language_is_that_of_all_files(folder: Path) -> None:

@@ -129,6 +129,13 @@ def test_subwords_know_long_texts_and_need_some() -> None:
         ([], "got None"),
         ({"kind": "words", "surplus": 1}, "does not hold"),
         ({"kind": "subwords"}, "does not hold"),
+        ({"kind": "words", "tokens": 3}, "does not hold"),
+        ({"kind": "words", "tokens": ["a", 7]}, "must hold different texts; 7 is not a text"),
+        ({"kind": "characters", "tokens": ["a", "a"]}, "must hold .*; 'a' stands twice"),
+        (
+            {"kind": "inflection", "languages": ["x"], "tags": [None], "characters": []},
+            "`tags` must hold different texts; None is not a text",
+        ),
         ({"kind": "subwords", "model": "AAAA"}, "are not a model of sentencepiece"),
     ],
 )

@@ -111,6 +111,7 @@ def config(folder: Path) -> Config:
                 "folder": str(folder),
                 "batch_size": 64,
                 "learning_rate": 0.005,
+                "floor": 0.0,
                 "patience": 1,
                 "epochs": 28,
                 "stop_after": 28,

@@ -12,20 +12,23 @@ from collections.abc import Sequence
 import torch
 
 from .. import __version__
+from .._interrupt import STOPPED, over
 from . import _demo, _doctor, _evaluate, _explain, _predict, _train
+from ._parser import Parser
 
 EXIT_CODES = "exit codes: 0 success, 1 failure (the reason is on stderr), 2 wrong usage, 130 Ctrl-C"
-STOPPED = 128 + 2  # what a shell makes of SIGINT
 LESS = {
     "train": " Lower training.batch_size, or set training.cuda_graphs=false.",
     "predict": " Lower --batch-size.",
     "evaluate": " Lower --batch-size.",
 }
-"""What takes less of a GPU's memory."""
+"""What takes less memory."""
+CPU_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+"""What PyTorch says where the machine's memory, not a GPU's, is used up."""
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fenchel",
         description="Sparse and structured alternatives to softmax for PyTorch.",
         epilog=EXIT_CODES,
@@ -51,8 +54,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _remedy(command: str, error: Exception) -> str:
     """What to install, where a package is missing that an extra brings, and what to lower, where
-    the GPU's memory is used up."""
-    if isinstance(error, torch.cuda.OutOfMemoryError):
+    memory is used up."""
+    if isinstance(error, torch.cuda.OutOfMemoryError) or CPU_MEMORY in str(error):
         return LESS.get(command, "")
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     return "; install it with pip install 'fenchel[seq2seq]'" if name in _doctor.SEQ2SEQ else ""
@@ -68,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     arguments = _parser().parse_args(argv)
     try:
+        over()
         code = arguments.run(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()  # while a full disk can still be told

@@ -85,10 +85,10 @@ def trained(folders: Sequence[Path], device: str) -> Trained:
     from ..seq2seq._config import SearchConfig
     from ..seq2seq._distributed import device_of
     from ..seq2seq._ensemble import Ensemble
-    from ..seq2seq._folder import load, read_config
+    from ..seq2seq._folder import load, read_config, section
 
     place = device_of(device)
     models = [load(folder, place) for folder in folders]
     Ensemble(models)  # which checks the vocabularies before any input is read
     config = read_config(folders[0])
-    return Trained(models, config, SearchConfig.model_validate(config.get("search", {})))
+    return Trained(models, config, section(folders[0], config, "search", SearchConfig))

@@ -42,6 +42,11 @@ def add(commands: Any, epilog: str) -> None:
     parser.add_argument(
         "--quiet", action="store_true", help="print the summary, and what was left out, alone"
     )
+    parser.add_argument(
+        "--allow-changed-data",
+        action="store_true",
+        help="go on with a training though the pairs in its files are not those it began with",
+    )
     parser.set_defaults(run=lambda arguments: _run(parser, arguments))
 
 
@@ -63,12 +68,12 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if arguments.quiet or not first:
         listener = Listener()
         listener.note = lambda text: print(f"note: {text}", file=sys.stderr)
-        summary = train(config, listener)
+        summary = train(config, listener, allow_changed_data=arguments.allow_changed_data)
     else:
         from ._progress import Progress
 
         with Progress() as progress:
-            summary = train(config, progress)
+            summary = train(config, progress, allow_changed_data=arguments.allow_changed_data)
     if first:
         print(_report(summary))
     return 0

@@ -9,18 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ._distributed import World
-from ._files import FormatError, fill, full, like, read_tensors, read_value, write_tensors
+from ._files import FormatError, fill, full, like, read_tensors, write_tensors
+from ._folder import check_vocabularies, digest_of
+from ._model import Seq2Seq
 
 NAME = "last.safetensors"
+SCHEDULE = ("learning_rate", "decay", "floor", "patience", "clip")
+"""The keys of `training` whose change is told: they make it another training from here on."""
 MAY_CHANGE = (
     "folder", "epochs", "steps", "minutes", "stop_after", "validate_every", "validate_unit",
-    "checkpoint_every", "log_every",
+    "checkpoint_every", "log_every", *SCHEDULE,
 )  # fmt: skip
 """The keys of `training` that may have other values when a training goes on."""
+PLATEAU = ("best", "num_bad_epochs", "last_epoch", "cooldown_counter", "_last_lr")
+"""What the schedule remembers; the rest of its state are keys that may change."""
 
 
 @dataclass
@@ -36,6 +42,7 @@ class Progress:
         best: the best value of the metric so far, and the metrics and step that go with it.
         worse: validations since then.
         pairs: how many there are to train on and to validate with, as far as they are in memory.
+        digests: of the pairs to validate with and of each buffer of those to train on, by name.
     """
 
     step: int = 0
@@ -48,20 +55,7 @@ class Progress:
     best: dict[str, float] = field(default_factory=dict)
     worse: int = 0
     pairs: list[int] = field(default_factory=list)
-
-    def hold(self, folder: Path, pairs: list[int]) -> None:
-        """Remembers the numbers of pairs.
-
-        Raises:
-            ValueError: if there were others before: the order of the data would be another.
-        """
-        if self.pairs not in ([], pairs):
-            raise ValueError(
-                f"the training in {folder} began with {self.pairs} pairs to train on and to "
-                f"validate with, and the files now hold {pairs}; choose another "
-                "`training.folder`, or remove this one to start again."
-            )
-        self.pairs = pairs
+    digests: dict[str, str] = field(default_factory=dict)
 
 
 def fixed_part(config: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +66,7 @@ def fixed_part(config: dict[str, Any]) -> dict[str, Any]:
 
 def save(
     folder: Path,
-    model: nn.Module,
+    model: Seq2Seq,
     optimizer: Optimizer,
     scheduler: Any,
     losses: Tensor,
@@ -97,47 +91,56 @@ def save(
             "learning_rate": float(optimizer.param_groups[0]["lr"]),
             "scheduler": scheduler.state_dict(),
             "processes": world.size,
-            "config": fixed_part(config),
+            "config": config,
+            "vocabularies": digest_of((model.source, model.target)),
         }
         write_tensors(folder / NAME, tensors, value)
     world.wait()
 
 
-def check(folder: Path, config: dict[str, Any], world: World) -> None:
+def check(folder: Path, config: dict[str, Any], world: World) -> list[str]:
     """Checks that a checkpoint, if there is one, fits a configuration and as many processes.
 
+    Returns:
+        The keys of the schedule that have other values than it was written with.
     Raises:
         ValueError: if it does not, with the keys that differ.
         FormatError: if it is damaged.
     """
     path = folder / NAME
-    if path.exists():
-        with _understood(path):
-            _agree(path, read_value(path), config, world)
+    if not path.exists():
+        return []
+    with _understood(path):
+        value = read_tensors(path)[1]
+        _agree(path, value, config, world)
+        now, then = config["training"], value["config"]["training"]
+        return [key for key in SCHEDULE if then.get(key, now[key]) != now[key]]
 
 
 def restore(
     folder: Path,
-    model: nn.Module,
+    model: Seq2Seq,
     optimizer: Optimizer,
     scheduler: Any,
     losses: Tensor,
+    config: dict[str, Any],
     world: World,
 ) -> Progress:
     """Reads the checkpoint, if there is one, into the model and all that trains it.
 
     Raises:
-        FormatError: if it is damaged.
+        FormatError: if it is damaged, or goes with other vocabularies.
     """
     path = folder / NAME
     if not path.exists():
         return Progress()
     tensors, value = read_tensors(path)
+    check_vocabularies(folder, (model.source, model.target), value, NAME)
     with _understood(path):
         progress = Progress(**value["progress"])
-        scheduler.load_state_dict(value["scheduler"])
+        scheduler.load_state_dict({key: value["scheduler"][key] for key in PLATEAU})
         for group in optimizer.param_groups:
-            _set_rate(group, value["learning_rate"])
+            _set_rate(group, _rate(value, config))
         _restore_random_states(tensors, world)
         losses.copy_(tensors[f"losses.{world.rank}"])
     fill(dict(model.named_parameters()), _under("model.", tensors), path)
@@ -159,12 +162,22 @@ def restore(
 def _understood(path: Path) -> Iterator[None]:
     try:
         yield
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{path} is not a checkpoint: {error}.") from None
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def _rate(value: dict[str, Any], config: dict[str, Any]) -> float:
+    """The learning rate to go on with: in proportion, if it began with another one, and not below
+    its floor."""
+    rate, first = value["learning_rate"], config["training"]["learning_rate"]
+    before = value["config"]["training"].get("learning_rate", first)
+    if before != first:
+        rate *= first / before
+    return max(rate, config["training"]["floor"] * first)
 
 
 def _set_rate(group: dict[str, Any], rate: float) -> None:
@@ -189,7 +202,7 @@ def _restore_random_states(tensors: dict[str, Tensor], world: World) -> None:
 
 def _agree(path: Path, value: dict[str, Any], config: dict[str, Any], world: World) -> None:
     """Raises if a checkpoint is that of another configuration or number of processes."""
-    now, then = fixed_part(config), value["config"]
+    now, then = fixed_part(config), fixed_part(value["config"])
     differing = [
         f"{section}.{key}"
         for section in now

@@ -18,6 +18,7 @@ from pydantic import (
 from .. import mappings
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
+Size = Annotated[int, Field(gt=0, le=10_000_000)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -91,11 +92,11 @@ class ModelConfig(Section):
     """
 
     architecture: Literal["lstm", "transformer"] = "lstm"
-    embedding: PositiveInt = 300
-    hidden: PositiveInt = 300
-    layers: PositiveInt = 2
-    heads: PositiveInt = 4
-    feedforward: PositiveInt = 1200
+    embedding: Size = 300
+    hidden: Size = 300
+    layers: Annotated[int, Field(gt=0, le=1000)] = 2
+    heads: Size = 4
+    feedforward: Annotated[int, Field(gt=0, le=100_000_000)] = 1200
     dropout: Probability = 0.3
     attention: MappingConfig = ENTMAX_15
     output: MappingConfig = ENTMAX_15
@@ -189,12 +190,12 @@ class DataConfig(Section):
     validation: Files
     language: str | None = None
     tokens: Literal["characters", "words", "subwords"] = "subwords"
-    vocabulary_size: Annotated[int, Field(ge=8)] = 8000
+    vocabulary_size: Annotated[int, Field(ge=8, le=10_000_000)] = 8000
     shared_vocabulary: bool = False
     max_length: PositiveInt = 250
     malformed: Literal["skip", "error"] = "skip"
     streaming: bool = False
-    buffer: PositiveInt = 100_000
+    buffer: Annotated[int, Field(gt=0, le=1_000_000_000)] = 100_000
 
     @model_validator(mode="after")
     def _files_fit_the_task(self) -> DataConfig:
@@ -222,7 +223,8 @@ class TrainingConfig(Section):
         minutes: the most minutes, if given; then training ends as if it were done.
         learning_rate: of Adam.
         decay: what the learning rate is multiplied by on a plateau.
-        patience: how many validations the loss may not improve before that.
+        floor: the share of itself below which the learning rate does not fall.
+        patience: how many validations the loss may not improve before it does.
         clip: the largest norm of a gradient.
         stop_after: how many validations `metric` may not improve before training ends.
         metric: what the best model is chosen by; "accuracy" is that of greedy decoding.
@@ -247,9 +249,10 @@ class TrainingConfig(Section):
     minutes: PositiveFloat | None = None
     learning_rate: PositiveFloat = 0.001
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    patience: Annotated[int, Field(ge=0)] = 0
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.01
+    patience: Annotated[int, Field(ge=0)] = 4
     clip: PositiveFloat = 5.0
-    stop_after: PositiveInt = 8
+    stop_after: PositiveInt = 15
     metric: Literal["loss", "token_accuracy", "accuracy"] = "accuracy"
     validate_every: PositiveInt = 1
     validate_unit: Literal["epochs", "steps"] = "epochs"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
+from reprlib import Repr
 from typing import Any
 
 import yaml
@@ -15,6 +16,8 @@ from pydantic import BaseModel, ValidationError
 
 from ._config import TAGS, Config, ParallelFiles
 
+LONGEST = 1 << 20
+"""Characters of a configuration file beyond which it is not read."""
 EXAMPLES = ("inflection", "translation", "summarization")
 
 
@@ -26,12 +29,13 @@ class _Loader(yaml.SafeLoader):
     """YAML in which 1e-3 is a number, and a key that stands twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
-        for key in keys:
+        seen = set[str]()
+        for key in (self.construct_object(key, deep=True) for key, _ in node.value):  # type: ignore[no-untyped-call]
             if not isinstance(key, str):
-                raise yaml.YAMLError(f"the key {key!r} is not a word{node.start_mark}")
-            if keys.count(key) > 1:
-                raise yaml.YAMLError(f"the key {key!r} stands twice{node.start_mark}")
+                raise yaml.YAMLError(f"the key {_shown(key)} is not a word{node.start_mark}")
+            if key in seen:
+                raise yaml.YAMLError(f"the key {_shown(key)} stands twice{node.start_mark}")
+            seen.add(key)
         return super().construct_mapping(node, deep)
 
 
@@ -73,9 +77,12 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     1
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read(LONGEST + 1)
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8: {error}.") from None
+        raise ConfigError(f"{path} is not UTF-8: {error}; save it as UTF-8.") from None
+    if len(text) > LONGEST:
+        raise ConfigError(f"{path} is longer than {LONGEST} characters; is it a configuration?")
     return parse(text, overrides, str(path))
 
 
@@ -96,13 +103,16 @@ def parse(text: str, overrides: Sequence[str] = (), name: str = "the configurati
 def _yaml(text: str, name: str) -> Any:
     try:
         return yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
+        # PyYAML leaves it to Python to say what is wrong with a number or a date.
         raise ConfigError(f"{name} is not YAML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{name} is not a configuration: it nests too deep.") from None
 
 
 def _override(values: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
-    if not equals or not re.fullmatch(r"\w+(\.\w+)*", key):
+    if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key):
         raise ConfigError(f"an override is `section.key=value`, got {override!r}.")
     *sections, last = key.split(".")
     for section in sections:
@@ -110,7 +120,7 @@ def _override(values: dict[str, Any], override: str) -> None:
         if isinstance(inner, str) and section in ("attention", "output"):
             inner = {"mapping": inner}
         if inner is not None and not isinstance(inner, dict):
-            raise ConfigError(f"{override!r} goes into {section!r}, which is {inner!r}.")
+            raise ConfigError(f"{override!r} goes into {section!r}, which is {_shown(inner)}.")
         values[section] = values = dict(inner or {})
     values[last] = _yaml(text, repr(override))
 
@@ -122,8 +132,8 @@ def reason(error: Any, inside: Sequence[str] = ()) -> str:
     kind, given = error["type"], error["input"]
     if kind == "extra_forbidden":
         known = sorted(_fields(place[:-1]))
-        close = get_close_matches(str(place[-1]), known, n=1)
-        hint = f"; did you mean {close[0]}?" if close else "."
+        close = _closest(str(place[-1]), known)
+        hint = f"; did you mean {close}?" if close else "."
         return f"{key}: there is no such key{hint} The keys here are {', '.join(known)}."
     if kind == "missing":
         return f"{key}: this key must be given."
@@ -136,7 +146,26 @@ def reason(error: Any, inside: Sequence[str] = ()) -> str:
         .replace("a valid integer", "an integer")
         .replace("a valid ", "a ")
     )
-    return f"{key}: {expected}, got {given!r}."
+    return f"{key}: {expected}, got {_shown(given)}."
+
+
+def _shown(value: Any) -> str:
+    """A value for a reader, shortened: what YAML's references share would be written many times."""
+    short = Repr()
+    short.maxstring = short.maxother = 80
+    return short.repr(value)
+
+
+def _closest(name: str, known: Sequence[str]) -> str:
+    """The key that is meant by a name: one of another section, or one like it, or nothing."""
+    elsewhere: dict[str, str] = {}
+    for section in Config.model_fields:
+        for key in _fields([section]):
+            elsewhere.setdefault(key, f"{section}.{key}")
+    if name in elsewhere:
+        return elsewhere[name]
+    here, there = (get_close_matches(name, keys, n=1) for keys in (known, elsewhere))
+    return here[0] if here else elsewhere[there[0]] if there else ""
 
 
 def _fields(place: Sequence[Any]) -> list[str]:

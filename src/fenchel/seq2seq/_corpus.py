@@ -14,6 +14,7 @@ import torch
 
 from ._batches import EMPTY, Batch, batches_within
 from ._data import Pair
+from ._files import digest
 from ._vocabulary import BOS, EOS, PAD, Vocabulary
 
 POOL = 50
@@ -86,6 +87,12 @@ class Encoded:
             torch.from_numpy(self.sources.lengths[index]),
             torch.from_numpy(self.targets.padded(index, multiple)),
         )
+
+    @cached_property
+    def digest(self) -> str:
+        """A short digest of all pairs, in their order."""
+        rows = (self.sources, self.targets)
+        return digest(*(part for each in rows for part in (each.flat, each.starts)))[:16]
 
     def count(self, index: np.ndarray) -> int:
         """How many target tokens of some pairs are predicted."""

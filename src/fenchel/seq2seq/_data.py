@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import glob
 import gzip
 import io
@@ -16,6 +17,8 @@ from ._config import DataConfig, ParallelFiles
 
 LONGEST_LINE = 1 << 20
 """In bytes; a longer line is malformed, and not held in memory."""
+MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
+"""What text that is not UTF-8 may begin with; UTF-32's other mark begins with UTF-16's."""
 SHOWN = 10
 """How many malformed lines a report quotes."""
 
@@ -95,7 +98,7 @@ def lines(path: str, malformed: Malformed) -> Iterator[tuple[int, str | None]]:
     """The numbered lines of a text file, plain or gzip; None for one that is malformed.
 
     Raises:
-        DataError: where the compression is damaged.
+        DataError: where the compression is damaged, or the whole file is not UTF-8.
         OSError: where the file cannot be read.
     """
     number = 0
@@ -108,10 +111,19 @@ def lines(path: str, malformed: Malformed) -> Iterator[tuple[int, str | None]]:
             if not raw:
                 return
             number += 1
+            if number == 1 and (raw.startswith(MARKS) or b"\0" in raw):
+                raise DataError(
+                    f"{path} is not UTF-8, but UTF-16 or the like; convert it with "
+                    "`iconv -f UTF-16 -t UTF-8`."
+                )
             if len(raw) > LONGEST_LINE:
                 malformed.add(path, number, f"longer than {LONGEST_LINE} bytes")
                 while raw and not raw.endswith(b"\n"):
                     raw = file.readline(LONGEST_LINE)
+                yield number, None
+                continue
+            if b"\0" in raw:
+                malformed.add(path, number, "a NUL character, as in UTF-16")
                 yield number, None
                 continue
             try:
@@ -191,6 +203,14 @@ def parallel(files: Sequence[ParallelFiles], malformed: Malformed) -> Iterator[P
                 malformed.add(side, number, "empty, while the other side is not")
         if next(targets, None) is not None:
             raise DataError(f"{pair.source} ends before line {number + 1} of {pair.target}.")
+
+
+def paths(data: DataConfig, split: str) -> list[str]:
+    """The files of the split "train" or "validation"."""
+    files = getattr(data, split)
+    if data.task == "inflection":
+        return expand(files)
+    return [path for pair in files for path in (pair.source, pair.target)]
 
 
 def pairs(

@@ -1,8 +1,11 @@
-"""Files that are never seen half written: tensors as safetensors, the rest as JSON."""
+"""Files that are never seen half written, nor damaged unnoticed: tensors as safetensors, the rest
+as JSON."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -10,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -17,6 +21,8 @@ from torch import Tensor
 
 METADATA = "fenchel"
 """The key under which a tensor file holds its JSON."""
+DIGEST = "sha256"
+"""The key under which it holds the digest of that and of the tensors."""
 
 
 class FormatError(ValueError):
@@ -39,6 +45,8 @@ def replacing(path: Path) -> Iterator[Path]:
         return
     path = path.resolve()
     new = path.with_name(f".{path.name}.partial")
+    new.unlink(missing_ok=True)  # what a killed process left; a link goes, and what it names stays
+    os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
         yield new
         with open(new, "rb") as file:
@@ -77,9 +85,17 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         BlockingIOError: if another process holds it.
+        OSError: if its lock is a link, which is not followed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w", encoding="utf-8") as file:
+    path = folder / ".lock"
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(f"{path} is a link, and must be a file; remove it.") from None
+        raise
+    with open(handle, "wb", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -102,12 +118,40 @@ def read_json(path: Path) -> Any:
     """The value of a JSON file.
 
     Raises:
-        FormatError: if it is not JSON.
+        FormatError: if it is not JSON, or no file.
     """
+    _check_kind(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise FormatError(f"{path} is not JSON: {error}.") from None
+    except RecursionError:
+        raise FormatError(f"{path} is not JSON that can be read: it nests too deep.") from None
+
+
+def _check_kind(path: Path) -> None:
+    """Raises if a path names a pipe or another thing that one may read from without an end."""
+    if path.exists() and not path.is_file():
+        raise FormatError(f"{path} is not a regular file.")
+
+
+def digest(*parts: str | np.ndarray) -> str:
+    """The SHA-256 of parts, each with its length before it."""
+    total = hashlib.sha256()
+    for part in parts:
+        content = memoryview(part.encode()) if isinstance(part, str) else part.data
+        total.update(f"{content.nbytes}:".encode())
+        total.update(content)
+    return total.hexdigest()
+
+
+def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    """The digest of a file: of the text in it, and of the tensors with their names and kinds."""
+    parts: list[str | np.ndarray] = [text]
+    for name, tensor in sorted(tensors.items()):
+        parts.append(f"{name} {tensor.dtype} {tuple(tensor.shape)}")
+        parts.append(tensor.reshape(-1).view(torch.uint8).numpy())
+    return digest(*parts)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], value: Any) -> None:
@@ -117,9 +161,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], value: Any) -> None
         OSError: if that fails, as on a full disk.
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    text = json.dumps(value)
+    metadata = {METADATA: text, DIGEST: _digest(plain, text)}
     with replacing(path) as new:
         try:
-            save_file(plain, new, metadata={METADATA: json.dumps(value)})
+            save_file(plain, new, metadata=metadata)
         except SafetensorError as error:
             raise OSError(f"{path} cannot be written: {error}.") from None
 
@@ -128,34 +174,28 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
     """The tensors of a file, and the value beside them.
 
     Raises:
-        FormatError: if it is not such a file.
+        FormatError: if it is not such a file, or not as it was written. A file without a digest,
+            as they were once written, is taken as it is.
     """
-    with _tensor_file(path) as file:
-        tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return tensors, json.loads(file.metadata()[METADATA])
-
-
-def read_value(path: Path) -> Any:
-    """The value beside the tensors of a file, which are not read.
-
-    Raises:
-        FormatError: if it is not such a file.
-    """
-    with _tensor_file(path) as file:
-        return json.loads(file.metadata()[METADATA])
-
-
-@contextmanager
-def _tensor_file(path: Path) -> Iterator[Any]:
+    _check_kind(path)
     try:
         with safe_open(path, framework="pt") as file:
-            yield file
+            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata: dict[str, str] = file.metadata()
+        text = metadata[METADATA]
+        value = json.loads(text)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{path} is not a file of this package's tensors: {error}.") from None
+    if metadata.keys() != {METADATA} and metadata.get(DIGEST) != _digest(tensors, text):
+        raise FormatError(
+            f"{path} is damaged: it does not hold what was written to it. Put a copy of it in its "
+            "place, or train again in another folder."
+        )
+    return tensors, value
 
 
-def fill(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: Path) -> None:
-    """Copies tensors into the parameters of the same names.
+def check_fit(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: Path) -> None:
+    """Checks that tensors are those of the parameters, be these on no device.
 
     Raises:
         FormatError: if names or shapes are not the same.
@@ -163,13 +203,19 @@ def fill(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where:
     if parameters.keys() != tensors.keys():
         odd = ", ".join(sorted(parameters.keys() ^ tensors.keys())[:4])
         raise FormatError(f"{where} does not hold the weights of this model; see {odd}.")
+    for name, parameter in parameters.items():
+        if parameter.shape != tensors[name].shape:
+            raise FormatError(
+                f"{where} has {name} of shape {tuple(tensors[name].shape)}, "
+                f"not {tuple(parameter.shape)}."
+            )
+
+
+def fill(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: Path) -> None:
+    """Copies tensors into the parameters of the same names; raises as `check_fit` does."""
+    check_fit(parameters, tensors, where)
     with torch.no_grad():
         for name, parameter in parameters.items():
-            if parameter.shape != tensors[name].shape:
-                raise FormatError(
-                    f"{where} has {name} of shape {tuple(tensors[name].shape)}, "
-                    f"not {tuple(parameter.shape)}."
-                )
             parameter.copy_(like(tensors[name], parameter))
 
 

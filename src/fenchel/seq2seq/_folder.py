@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from pydantic import ValidationError
 
-from ._config import ModelConfig
+from ._config import ModelConfig, Section
 from ._configuration import reason
-from ._files import FormatError, fill, full, read_json, read_tensors, write_json, write_tensors
+from ._files import (
+    FormatError,
+    check_fit,
+    digest,
+    fill,
+    full,
+    read_json,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
 from ._model import Seq2Seq
 from ._vocabulary import Vocabulary
+
+Kind = TypeVar("Kind", bound=Section)
 
 CONFIG, VOCABULARY, WEIGHTS = "config.json", "vocabulary.json", "weights.safetensors"
 
@@ -65,15 +78,16 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> Seq2Seq:
     if not (path / WEIGHTS).is_file():
         raise FileNotFoundError(f"{path} holds no trained model: there is no {WEIGHTS} in it.")
     config = read_config(path)
-    try:
-        architecture = ModelConfig.model_validate(config["model"])
-    except KeyError as error:
-        raise FormatError(f"{path / CONFIG} does not hold a model: {error}.") from None
-    except ValidationError as error:
-        reasons = "; ".join(reason(part, ("model",)) for part in error.errors())
-        raise FormatError(f"{path / CONFIG} does not hold a model: {reasons}") from None
-    model = Seq2Seq(architecture, *read_vocabularies(path))
-    tensors, _ = read_tensors(path / WEIGHTS)
+    if "model" not in config:
+        raise FormatError(f"{path / CONFIG} does not hold a model.")
+    architecture = section(path, config, "model", ModelConfig)
+    vocabularies = read_vocabularies(path)
+    tensors, value = read_tensors(path / WEIGHTS)
+    with torch.device("meta"):  # before memory is taken for sizes that the weights do not have
+        shapes = Seq2Seq(architecture, *vocabularies)
+    check_fit(dict(shapes.named_parameters()), tensors, path / WEIGHTS)
+    check_vocabularies(path, vocabularies, value, WEIGHTS)
+    model = Seq2Seq(architecture, *vocabularies)
     fill(dict(model.named_parameters()), tensors, path / WEIGHTS)
     return model.to(device).eval()
 
@@ -86,9 +100,22 @@ def save_config(path: Path, config: dict[str, Any]) -> None:
 def read_config(path: Path) -> dict[str, Any]:
     """The configuration in a model's folder."""
     config = read_json(path / CONFIG)
-    if not isinstance(config, dict):
+    if not isinstance(config, dict) or not all(isinstance(each, dict) for each in config.values()):
         raise FormatError(f"{path / CONFIG} does not hold a configuration.")
     return config
+
+
+def section(path: Path, config: dict[str, Any], name: str, kind: type[Kind]) -> Kind:
+    """A section of the configuration in a model's folder, checked; its defaults if it is missing.
+
+    Raises:
+        FormatError: with all that is wrong with it.
+    """
+    try:
+        return kind.model_validate(config.get(name, {}))
+    except ValidationError as error:
+        reasons = "; ".join(reason(part, (name,)) for part in error.errors())
+        raise FormatError(f"{path / CONFIG} does not hold a {name}: {reasons}") from None
 
 
 def save_vocabularies(path: Path, source: Vocabulary, target: Vocabulary) -> None:
@@ -102,11 +129,33 @@ def read_vocabularies(path: Path) -> tuple[Vocabulary, Vocabulary]:
     try:
         return Vocabulary.from_json(value["source"]), Vocabulary.from_json(value["target"])
     except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"{path / VOCABULARY} does not hold vocabularies: {error}.") from None
+        why = str(error).rstrip(".")
+        raise FormatError(f"{path / VOCABULARY} does not hold vocabularies: {why}.") from None
+
+
+def digest_of(vocabularies: tuple[Vocabulary, Vocabulary]) -> str:
+    """The digest of both vocabularies, which stands in the files of weights that go with them."""
+    return digest(*(json.dumps(each.to_json(), sort_keys=True) for each in vocabularies))
+
+
+def check_vocabularies(
+    path: Path, vocabularies: tuple[Vocabulary, Vocabulary], value: dict[str, Any], name: str
+) -> None:
+    """Checks that vocabularies are those of the file of weights `name`, which holds a value.
+
+    Raises:
+        FormatError: if they are not. A file from before they were noted is taken as it is.
+    """
+    if value.get("vocabularies", digest_of(vocabularies)) != digest_of(vocabularies):
+        raise FormatError(
+            f"{path / VOCABULARY} is damaged, or of another model: {path / name} was written with "
+            "other tokens. Put a copy of it in its place, or train again in another folder."
+        )
 
 
 def save_weights(path: Path, model: Seq2Seq, metrics: dict[str, Any], first: bool = True) -> None:
     """Writes the weights, and metrics beside them; a divided model is gathered by all processes."""
     tensors = {name: full(parameter) for name, parameter in model.named_parameters()}
     if first:
-        write_tensors(path / WEIGHTS, tensors, metrics)
+        value = {**metrics, "vocabularies": digest_of((model.source, model.target))}
+        write_tensors(path / WEIGHTS, tensors, value)

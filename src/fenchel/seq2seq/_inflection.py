@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ._vocabulary import SPECIAL, UNK, UNKNOWN, Vocabulary, most_frequent, words_of
+from ._vocabulary import SPECIAL, UNK, UNKNOWN, Vocabulary, checked_tokens, most_frequent, words_of
 
 QUOTED = 80
 """How many characters of an input an error repeats."""
@@ -97,6 +97,10 @@ class Inflection(Vocabulary):
             "tags": self._tags,
             "characters": self._characters,
         }
+
+    @classmethod
+    def _restored(cls, **parts: Any) -> Vocabulary:
+        return cls(**checked_tokens(parts))
 
 
 def only_language(vocabulary: Vocabulary) -> str | None:

@@ -10,7 +10,7 @@ from ._validation import Metrics
 
 
 class DivergenceError(RuntimeError):
-    """The loss is no longer a number."""
+    """The loss is no longer a number, or far above that of a guess."""
 
 
 class Listener:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ._files import write_text
@@ -13,6 +14,12 @@ COLUMNS: tuple[str, ...] = (
     "step", "epoch", "seconds", "learning_rate", "loss", "tokens_per_second", "validation_loss",
     "token_accuracy", "accuracy", "attention_nonzeros", "output_nonzeros",
 )  # fmt: skip
+
+
+def _rows(file: Iterable[str]) -> Iterator[dict[str, str]]:
+    """The rows of a log that have a step, up to one that cannot be read."""
+    with contextlib.suppress(csv.Error):
+        yield from (row for row in csv.DictReader(file) if (row.get("step") or "").isdecimal())
 
 
 class Log:
@@ -26,10 +33,9 @@ class Log:
     def __init__(self, folder: Path, step: int) -> None:
         self._path = folder / "log.csv"
         kept: list[dict[str, str]] = []
-        if step and self._path.exists():
-            with open(self._path, encoding="utf-8", newline="") as file:
-                rows = [row for row in csv.DictReader(file) if (row["step"] or "").isdigit()]
-            kept = [row for row in rows if int(row["step"]) <= step]
+        if step and self._path.is_file():
+            with open(self._path, encoding="utf-8", errors="replace", newline="") as file:
+                kept = [row for row in _rows(file) if int(row["step"]) <= step]
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
         writer.writeheader()

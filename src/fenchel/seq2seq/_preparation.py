@@ -8,7 +8,7 @@ from pathlib import Path
 from . import _checkpoint
 from ._config import Config, DataConfig
 from ._corpus import Corpus, Encoded, encode
-from ._data import Malformed, pairs
+from ._data import DataError, Malformed, pairs, paths
 from ._distributed import World
 from ._folder import read_vocabularies, save_vocabularies
 from ._inflection import Inflection, only_language
@@ -30,8 +30,10 @@ def prepare(
         note: is told of what was left out.
     Raises:
         ValueError: if a split holds no pair.
+        DataError: if a file is a pipe or a device.
     """
     data = config.data
+    _check_files(data)
     skip = data.malformed == "skip"
     source, target = _vocabularies(data, folder, world, note)
     lines = Malformed(skip)
@@ -50,6 +52,16 @@ def prepare(
     if not len(validation):
         raise ValueError("there is no pair to validate with; see `data.validation`.")
     return source, target, corpus, validation
+
+
+def _check_files(data: DataConfig) -> None:
+    """Raises for what can be read but once: the vocabularies, and every start, read it again."""
+    for path in map(Path, (*paths(data, "train"), *paths(data, "validation"))):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise DataError(
+                f"{path} is a pipe or a device, and training reads its data more than once; write "
+                "them to a file."
+            )
 
 
 def too_long(dropped: int, data: DataConfig) -> str:

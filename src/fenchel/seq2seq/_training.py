@@ -16,19 +16,24 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from . import _checkpoint
+from ._changes import Changes
 from ._config import Config
 from ._corpus import Encoded, shuffled
 from ._distributed import Together, World, world
-from ._files import local, locked
+from ._divergence import Watch
+from ._files import locked
 from ._folder import save_config, save_vocabularies, save_weights
-from ._listener import DivergenceError, Listener, Summary
+from ._listener import Listener, Summary
 from ._log import Log
+from ._memory import check_memory
 from ._model import Seq2Seq
 from ._preparation import NOTHING, prepare, too_long
 from ._validation import Metrics, validate
 
 
-def train(config: Config, listener: Listener | None = None) -> Summary:
+def train(
+    config: Config, listener: Listener | None = None, *, allow_changed_data: bool = False
+) -> Summary:
     """Trains a model, or goes on with a training that was stopped.
 
     The same configuration gives the same weights, bit by bit on a CPU with the same number of
@@ -38,11 +43,13 @@ def train(config: Config, listener: Listener | None = None) -> Summary:
     Args:
         config: the whole configuration.
         listener: hears of the progress.
+        allow_changed_data: whether a training may go on with other pairs than it began with, which
+            is an error otherwise; if those to validate with changed, the best model is chosen anew.
     Returns:
         How it ended. The folder holds the best model, the last checkpoint and the log.
     Raises:
-        DivergenceError: if the loss is no longer a number.
-        ValueError, OSError: if data or the folder cannot be used.
+        DivergenceError: if the loss is no longer a number, or far above that of a guess.
+        ValueError, OSError: if data or the folder cannot be used, or memory is too small.
 
     >>> import tempfile
     >>> from fenchel.seq2seq import Config
@@ -62,7 +69,8 @@ def train(config: Config, listener: Listener | None = None) -> Summary:
     lock = locked(folder) if int(os.environ.get("RANK", "0")) == 0 else nullcontext()
     with lock, world(plan.device) as here, _matrix_products(plan.precision):
         here.wait()
-        return _Training(config, folder, here, listener or Listener()).run()
+        heard = listener or Listener()
+        return _Training(config, folder, here, heard, allow_changed_data).run()
 
 
 @contextmanager
@@ -77,16 +85,23 @@ def _matrix_products(precision: str) -> Iterator[None]:
 
 
 class _Training:
-    def __init__(self, config: Config, folder: Path, here: World, listener: Listener) -> None:
+    def __init__(
+        self, config: Config, folder: Path, here: World, listener: Listener, allow_changed: bool
+    ) -> None:
         self.config, self.plan, self.folder, self.world = config, config.training, folder, here
         self.listener = listener if here.first else Listener()
         self.dump = config.model_dump(mode="json")
-        _checkpoint.check(folder, self.dump, here)
+        if changed := _checkpoint.check(folder, self.dump, here):
+            keys = ", ".join(f"training.{key}" for key in changed)
+            self.listener.note(f"the training in {folder} goes on with other values of {keys}")
         torch.manual_seed(self.plan.seed)
         source, target, self.corpus, self.validation = prepare(
             config, folder, here, self.listener.note
         )
+        divided = here.size > 1 and self.plan.distributed == "fsdp"
+        check_memory(config.model, source, target, here, divided)
         self.model = Seq2Seq(config.model, source, target).to(here.device)
+        self.watch = Watch(self.model, here)
         self.together = Together(self.model, here, self.plan.distributed, self.plan.cuda_graphs)
         self.optimizer = Adam(
             self.model.parameters(),
@@ -97,16 +112,22 @@ class _Training:
             self.optimizer,
             factor=self.plan.decay,
             patience=self.plan.patience,
+            min_lr=self.plan.floor * self.plan.learning_rate,
             threshold=0.0,
             eps=0.0,
         )
         torch.manual_seed(self.plan.seed + here.rank)  # each process drops other units
         self.losses = torch.zeros((), dtype=torch.float64, device=here.device)
         self.progress = _checkpoint.restore(
-            folder, self.model, self.optimizer, self.scheduler, self.losses, here
+            folder, self.model, self.optimizer, self.scheduler, self.losses, self.dump, here
         )
         kept = [each for each in (self.corpus.kept, self.validation) if each is not None]
-        self.progress.hold(folder, [len(each) for each in kept])
+        self.changes = Changes(folder, self.progress, allow_changed, self.listener.note)
+        self.changes.check_numbers([len(each) for each in kept])
+        if self.corpus.kept is not None:
+            self.changes.check(self.corpus.kept, 0)
+        if self.changes.check(self.validation):
+            self._choose_anew()
         if here.first:
             save_config(folder, self.dump)
             save_vocabularies(folder, source, target)
@@ -125,6 +146,11 @@ class _Training:
         if self.log is not None:
             self.log.close()
         best = dict(progress.best)
+        if best["loss"] > self.watch.guess:
+            self.listener.note(
+                f"the best model has a loss of {best['loss']:.3g}, and a guess among all tokens "
+                f"{self.watch.guess:.3g}; lower `training.learning_rate`, or train longer"
+            )
         step = int(best.pop("step"))
         return Summary(self.folder, reason, Metrics(**best), step, progress.step, progress.seconds)
 
@@ -134,6 +160,7 @@ class _Training:
         size = self.plan.batch_size * self.world.size
         seen = progress.buffer > 0
         for number, pairs in self.corpus.buffers(progress.buffer):
+            self.changes.check(pairs, number)
             seed = (self.plan.seed, progress.epoch, number)
             batches = shuffled(pairs, size, seed)
             while progress.batch < len(batches):
@@ -152,6 +179,11 @@ class _Training:
         progress.epoch, progress.buffer = progress.epoch + 1, 0
         if self.plan.validate_unit == "epochs" and progress.epoch % self.plan.validate_every == 0:
             self._validate()
+
+    def _choose_anew(self) -> None:
+        """Forgets how good models were on other validation pairs."""
+        self.progress.best, self.progress.worse, self.progress.validated = {}, 0, -1
+        self.scheduler.best, self.scheduler.num_bad_epochs = math.inf, 0
 
     def _step(self, pairs: Encoded, group: list[np.ndarray]) -> None:
         """One step of Adam on a group of batches, of each of which this process has its part."""
@@ -213,7 +245,7 @@ class _Training:
         """Writes what the steps since the last line were like."""
         progress = self.progress
         loss = float(self.world.sum(self.losses)) / max(progress.tokens, 1)
-        self._check(math.isfinite(loss), f"the loss is {loss}")
+        self.watch.check_loss(loss, progress.step)
         now = time.monotonic()
         rate = progress.tokens / max(now - self._logged, 1e-9)
         self._logged = now
@@ -232,12 +264,12 @@ class _Training:
         A validation that is not due, at the end, leaves no trace in a training that goes on.
         """
         progress = self.progress
-        self._check_weights()
+        self.watch.check_weights(self.losses, progress.tokens, progress.step)
         with self._autocast():
             metrics = validate(
                 self.model, self.validation, self.config.search.batch_size, self.world
             )
-        self._check(math.isfinite(metrics.loss), f"the loss is {metrics.loss}")
+        self.watch.check_loss(metrics.loss, progress.step)
         if due:
             self.scheduler.step(metrics.loss)
         found = metrics.to_json()
@@ -255,20 +287,6 @@ class _Training:
         self.listener.validated(replace(progress), metrics, best)
         self._save()
 
-    def _check(self, finite: bool, otherwise: str) -> None:
-        """Raises if training has diverged, before that reaches a file."""
-        if not finite:
-            raise DivergenceError(
-                f"{otherwise} at step {self.progress.step}; lower `training.learning_rate` or "
-                "`training.clip`. The last checkpoint is from before that."
-            )
-
-    def _check_weights(self) -> None:
-        """Raises if a weight, or a loss since the last line of the log, is no number."""
-        values = [*map(local, self.model.parameters()), self.losses]
-        wrong = torch.stack([(~value.isfinite()).sum() for value in values]).sum()
-        self._check(not self.world.sum(wrong), "weights or the loss are not finite")
-
     def _goodness(self, metrics: dict[str, float]) -> tuple[float, float]:
         """What the best model has the most of; the loss decides among equals."""
         loss = -metrics["loss"]
@@ -276,7 +294,7 @@ class _Training:
 
     def _save(self) -> None:
         """Writes the last checkpoint."""
-        self._check_weights()
+        self.watch.check_weights(self.losses, self.progress.tokens, self.progress.step)
         self.progress.seconds = self._spent + time.monotonic() - self._since
         _checkpoint.save(
             self.folder,

@@ -78,7 +78,27 @@ class Vocabulary(abc.ABC):
 
     @classmethod
     def _restored(cls, **parts: Any) -> Vocabulary:
+        """The vocabulary of its parts; a TypeError says that they are not its."""
         return cls(**parts)
+
+
+def checked_tokens(parts: dict[str, Any]) -> dict[str, list[str]]:
+    """Lists of tokens, as they come from JSON.
+
+    Raises:
+        TypeError: if one is no list.
+        ValueError: if one holds something else than texts, or one text twice.
+    """
+    for name, tokens in parts.items():
+        if not isinstance(tokens, list):
+            raise TypeError
+        seen = set[str]()
+        for token in tokens:
+            if not isinstance(token, str) or token in seen:
+                wrong = "stands twice" if isinstance(token, str) else "is not a text"
+                raise ValueError(f"`{name}` must hold different texts; {token!r} {wrong}.")
+            seen.add(token)
+    return parts
 
 
 def words_of(ids: Sequence[int]) -> Iterator[int]:
@@ -148,6 +168,10 @@ class _Table(Vocabulary):
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "tokens": self._names[len(SPECIAL) :]}
+
+    @classmethod
+    def _restored(cls, **parts: Any) -> Vocabulary:
+        return cls(**checked_tokens(parts))
 
 
 class Characters(_Table):

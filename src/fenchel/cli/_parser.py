@@ -1,0 +1,24 @@
+"""The parser of the command line, which takes options anywhere among the words."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose last positional argument, if it takes any number of words, takes those after
+    an option, too; argparse ends them there."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        found, rest = super().parse_known_args(args, namespace or argparse.Namespace())
+        last = self._get_positional_actions()[-1:]
+        if not last or last[0].nargs not in ("*", "+"):
+            return found, rest
+        words = [word for word in rest if not word.startswith("-")]
+        kind: Any = last[0].type or str
+        setattr(found, last[0].dest, [*getattr(found, last[0].dest), *map(kind, words)])
+        return found, [word for word in rest if word.startswith("-")]
