@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import select
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import torch
 
 from fenchel import cli
 from fenchel.cli import _predict
-from fenchel.seq2seq import ModelConfig, Seq2Seq, save
+from fenchel.seq2seq import ModelConfig, Seq2Seq, _evaluation, save
 from fenchel.seq2seq._inflection import Inflection
 from fenchel.seq2seq._vocabulary import Characters
 
@@ -133,6 +136,73 @@ def test_closed_streams(models, monkeypatch, capsys):
 
 def test_no_input(models, monkeypatch, capsys):
     assert predict(monkeypatch, capsys, "", models[0]) == (0, [], "")
+
+
+@pytest.fixture
+def coprocess(models):
+    """`fenchel predict` with its input and output as pipes."""
+    words = [sys.executable, "-m", "fenchel", "predict", str(models[0]), "--max-length", "6"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as process:
+        yield process
+        process.kill()
+
+
+def answer(process: subprocess.Popen[bytes], seconds: float = 60) -> bytes:
+    """The next line that a process writes."""
+    line = b""
+    while not line.endswith(b"\n"):
+        if not select.select([process.stdout], [], [], seconds)[0]:
+            pytest.fail("no answer in time")
+        read = os.read(process.stdout.fileno(), 1)  # type: ignore[union-attr]
+        assert read, process.stderr.read()  # type: ignore[union-attr]
+        line += read
+    return line
+
+
+def test_a_program_can_wait_for_each_answer(coprocess):
+    asked = [line.encode() for line in LINES.splitlines(keepends=True)]
+    answers = []
+    for line in asked * 2:
+        coprocess.stdin.write(line)
+        answers.append(answer(coprocess))
+    assert answers[:3] == answers[3:]
+    coprocess.stdin.write(asked[0] + asked[1][:3])
+    assert answer(coprocess) == answers[0]
+    coprocess.stdin.write(asked[1][3:] + asked[2].rstrip())
+    assert answer(coprocess) == answers[1]
+    assert coprocess.poll() is None
+    coprocess.stdin.close()
+    assert answer(coprocess) == answers[2]
+    assert coprocess.wait(60) == 0
+
+
+def test_a_reader_that_has_gone_ends_it(coprocess):
+    coprocess.stdin.write(b"draw\tV;PST\n")
+    answer(coprocess)
+    coprocess.stdout.close()
+    coprocess.stdin.write(b"draw\tV;PST\n")
+    assert coprocess.wait(60) == 1
+    assert coprocess.stderr.read() == b""
+
+
+def test_lines_at_hand_share_a_batch(models, monkeypatch, capsys):
+    sizes, decode = [], _evaluation.decode
+
+    def counted(models, texts, **options):
+        sizes.append(len(texts))
+        return decode(models, texts, **options)
+
+    monkeypatch.setattr(_evaluation, "decode", counted)
+    read, write = os.pipe()
+    os.write(write, b"draw\tV;PST\n" * 11)
+    os.close(write)
+    with open(read) as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        words = ["--max-length", "3", "--batch-size", "4"]
+        assert cli.main(["predict", str(models[0]), *words]) == 0
+    assert sizes == [4, 4, 3]
+    assert len(capsys.readouterr().out.splitlines()) == 11
 
 
 def test_several_models_are_an_ensemble(models, monkeypatch, capsys):

@@ -24,12 +24,12 @@ def add(commands: Any, epilog: str) -> None:
         "evaluate",
         help="score a trained model on files, with its sparsity and certificates",
         description="Decodes files and scores the outputs: accuracy and edit distance for "
-        "inflection (by language, and on average; where an input has several accepted forms, on as "
-        "many lines, it counts once, and each of them is right), BLEU and chrF by sacrebleu for translation, "
-        "ROUGE for summarization. Always prints how sparse the model is: the mean numbers of "
-        "nonzeros in attention and output when it is shown the references, and the shares of "
-        "inputs with a single hypothesis, with a certificate that none is better (exact), and "
-        "with all of the probability found (complete).",
+        "inflection (by language, and on average), BLEU and chrF by sacrebleu for translation, "
+        "ROUGE for summarization. An inflection with several accepted forms, on as many lines, "
+        "counts once, and each of them is right. Always prints how sparse the model is: the mean "
+        "numbers of nonzeros in attention and output when it is shown the references, and the "
+        "shares of inputs with a single hypothesis, with a certificate that none is better "
+        "(exact), and with all of the probability found (complete).",
         epilog=epilog,
     )
     add_ensemble(parser)
