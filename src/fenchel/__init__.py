@@ -1,5 +1,8 @@
 """Differentiable choice: sparse and structured alternatives to softmax, and their losses."""
 
+from . import _interrupts as _interrupts  # before what takes seconds to import
+
+# isort: split
 from . import attention, latent, mappings, structures
 from ._sparsemap import Posterior, StructuredLoss, sparsemap, structured_loss
 from .losses import FenchelYoungLoss, fenchel_young_loss, linear_fenchel_young_loss

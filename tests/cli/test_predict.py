@@ -6,6 +6,7 @@ import io
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -184,6 +185,14 @@ def test_a_reader_that_has_gone_ends_it(coprocess):
     coprocess.stdin.write(b"draw\tV;PST\n")
     assert coprocess.wait(60) == 1
     assert coprocess.stderr.read() == b""
+
+
+def test_it_can_be_stopped_while_it_waits(coprocess):
+    coprocess.stdin.write(b"draw\tV;PST\n")
+    answer(coprocess)
+    coprocess.send_signal(signal.SIGINT)
+    assert coprocess.wait(60) == 130
+    assert coprocess.stderr.read() == b"fenchel predict: stopped\n"
 
 
 def test_lines_at_hand_share_a_batch(models, monkeypatch, capsys):

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 
 from .. import __version__
+from .._interrupts import STOPPED
 from . import _demo, _doctor, _evaluate, _explain, _predict, _train
 
 EXIT_CODES = "exit codes: 0 success, 1 failure (the reason is on stderr), 2 wrong usage, 130 Ctrl-C"
-STOPPED = 128 + 2  # what a shell makes of SIGINT
 LESS = {
     "train": " Lower training.batch_size, or set training.cuda_graphs=false.",
     "predict": " Lower --batch-size.",

@@ -1,0 +1,41 @@
+"""Ctrl-C while the `fenchel` command is being loaded, or loads more: one line, and the end.
+
+An exception must not pass through an import: extensions abort, hang, or call it an error of their
+own. So it is raised in the command itself alone, which ends as its `main` says. Where fenchel is
+not the program but a library of another, nothing is changed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+STOPPED = 128 + signal.SIGINT
+"""The exit code, as a shell has it."""
+MAIN = "fenchel.cli._main"
+SHOW_CURSOR = "\x1b[?25h"  # which a progress bar hides
+
+
+def _is_command() -> bool:
+    """Whether this process was started as `fenchel` or as `python -m fenchel`."""
+    if sys.argv[:1] == ["-m"]:  # what it is until the module is found
+        return "fenchel" in sys.orig_argv
+    return os.path.basename(sys.argv[0]) == "fenchel" if sys.argv else False
+
+
+def _stop(_: int, frame: FrameType | None) -> None:
+    """Raises in the command, and quits in an import, or before and after the command."""
+    while frame is not None and frame.f_globals.get("__name__") != "importlib._bootstrap":
+        if frame.f_code.co_name == "main" and frame.f_globals.get("__name__") == MAIN:
+            raise KeyboardInterrupt
+        frame = frame.f_back
+    if sys.stderr is not None:
+        sys.stderr.write(f"{SHOW_CURSOR if sys.stderr.isatty() else ''}fenchel: stopped\n")
+        sys.stderr.flush()
+    os._exit(STOPPED)
+
+
+if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _stop)
