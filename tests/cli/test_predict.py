@@ -9,6 +9,8 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -139,14 +141,21 @@ def test_no_input(models, monkeypatch, capsys):
     assert predict(monkeypatch, capsys, "", models[0]) == (0, [], "")
 
 
-@pytest.fixture
-def coprocess(models):
-    """`fenchel predict` with its input and output as pipes."""
-    words = [sys.executable, "-m", "fenchel", "predict", str(models[0]), "--max-length", "6"]
+@contextmanager
+def started(model: Path, stdin: int) -> Iterator[subprocess.Popen[bytes]]:
+    """`fenchel predict`, with its output and errors as pipes."""
+    words = [sys.executable, "-m", "fenchel", "predict", str(model), "--max-length", "6"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as process:
+    with subprocess.Popen(words, stdin=stdin, stdout=pipe, stderr=pipe, bufsize=0) as process:
         yield process
         process.kill()
+
+
+@pytest.fixture
+def coprocess(models):
+    """`fenchel predict` with its input as a pipe, too."""
+    with started(models[0], subprocess.PIPE) as process:
+        yield process
 
 
 def answer(process: subprocess.Popen[bytes], seconds: float = 60) -> bytes:
@@ -176,6 +185,19 @@ def test_a_program_can_wait_for_each_answer(coprocess):
     coprocess.stdin.close()
     assert answer(coprocess) == answers[2]
     assert coprocess.wait(60) == 0
+
+
+def test_a_terminal_is_answered_line_by_line(models):
+    keyboard, terminal = os.openpty()
+    with started(models[0], terminal) as process:
+        os.close(terminal)
+        for _ in range(2):
+            os.write(keyboard, b"draw\tV;PST\n")
+            answer(process)
+        os.write(keyboard, b"\x04")
+        assert process.wait(60) == 0
+        assert process.stderr.read() == b"Type inputs, one a line; Ctrl-D on an empty line ends.\n"
+    os.close(keyboard)
 
 
 def test_a_reader_that_has_gone_ends_it(coprocess):

@@ -172,7 +172,8 @@ def learn(folder: Path, held_out: int) -> None:
 
     print(
         f"Learning from {len(accepted('train'))} forms of English verbs, for a minute or two; "
-        f"{held_out} others are held out."
+        f"{held_out} others are held out.",
+        flush=True,
     )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so small a model gains nothing by more, and a busy machine loses

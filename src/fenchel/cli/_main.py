@@ -27,7 +27,8 @@ LESS = {
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fenchel",
-        description="Sparse and structured alternatives to softmax for PyTorch.",
+        description="Sparse and structured alternatives to softmax for PyTorch. Begin with "
+        "`fenchel demo`; `fenchel COMMAND --help` says more of each command.",
         epilog=EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"fenchel {__version__}")

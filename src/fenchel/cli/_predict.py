@@ -88,6 +88,8 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     beam = arguments.beam or plan.beam
     width = max(beam, arguments.nbest or 1)
     bad = 0
+    if sys.stdin.isatty():
+        print("Type inputs, one a line; Ctrl-D on an empty line ends.", file=sys.stderr)
     stream = cast(io.BufferedIOBase, sys.stdin.buffer)
     for block in _blocks(stream, models[0], size):
         results = decode(
