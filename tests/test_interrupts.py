@@ -63,3 +63,12 @@ def test_what_others_chose_is_kept(name, tmp_path):
         f"assert signal.getsignal(signal.SIGINT) == signal.{name}\n"
     )
     assert run([str(program)]) == (0, "", "")
+
+
+def test_another_module_may_be_given_its_name(tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "__init__.py").write_text("import fenchel")
+    (tmp_path / "other" / "__main__.py").write_text(
+        "import signal\nassert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+    )
+    assert run(["-m", "other", "fenchel"], tmp_path) == (0, "", "")

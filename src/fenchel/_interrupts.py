@@ -20,9 +20,11 @@ SHOW_CURSOR = "\x1b[?25h"  # which a progress bar hides
 
 def _is_command() -> bool:
     """Whether this process was started as `fenchel` or as `python -m fenchel`."""
-    if sys.argv[:1] == ["-m"]:  # what it is until the module is found
-        return "fenchel" in sys.orig_argv
-    return os.path.basename(sys.argv[0]) == "fenchel" if sys.argv else False
+    name = sys.argv[0] if sys.argv else ""
+    if name == "-m":  # as long as the module is looked for
+        words = sys.orig_argv
+        return "-m" in words and words[words.index("-m") + 1 :][:1] == ["fenchel"]
+    return os.path.basename(name) == "fenchel"
 
 
 def _stop(_: int, frame: FrameType | None) -> None:
