@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -35,6 +36,28 @@ def test_in_an_import(started, module, tmp_path):
     words = ["-m", "fenchel"] if started == "module" else [str(folder / "fenchel")]
     stopped = run([*words, "train", "--example", "inflection"], modules)
     assert stopped == (130, "", "fenchel: stopped\n")
+
+
+def test_in_an_import_while_a_bar_is_shown(tmp_path):
+    (tmp_path / "late.py").write_text(INTERRUPT)
+    (tmp_path / "fenchel").write_text(
+        "import fenchel\nfrom fenchel.cli._progress import Progress\n"
+        "with Progress():\n    import late\n"
+    )
+    screen, terminal = os.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "TERM": "xterm"}
+    words = [sys.executable, str(tmp_path / "fenchel")]
+    with subprocess.Popen(words, stderr=terminal, env=environment) as process:
+        os.close(terminal)
+        seen = b""
+        with contextlib.suppress(OSError):  # at the end
+            while data := os.read(screen, 1 << 16):
+                seen += data
+        os.close(screen)
+        assert process.wait(60) == 130
+    assert seen.endswith(b"fenchel: stopped\r\n")
+    hidden, shown = (seen.rfind(b"\x1b[?25" + end) for end in (b"l", b"h"))
+    assert -1 < hidden < shown
 
 
 def test_in_the_command(tmp_path):

@@ -7,6 +7,7 @@ not the program but a library of another, nothing is changed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -15,7 +16,8 @@ from types import FrameType
 STOPPED = 128 + signal.SIGINT
 """The exit code, as a shell has it."""
 MAIN = "fenchel.cli._main"
-SHOW_CURSOR = "\x1b[?25h"  # which a progress bar hides
+UNDO_BAR = "\r\x1b[2K\x1b[?25h"
+"""Clears a terminal's line of a progress bar, and shows the cursor that it hides."""
 
 
 def _is_command() -> bool:
@@ -33,9 +35,8 @@ def _stop(_: int, frame: FrameType | None) -> None:
         if frame.f_code.co_name == "main" and frame.f_globals.get("__name__") == MAIN:
             raise KeyboardInterrupt
         frame = frame.f_back
-    if sys.stderr is not None:
-        sys.stderr.write(f"{SHOW_CURSOR if sys.stderr.isatty() else ''}fenchel: stopped\n")
-        sys.stderr.flush()
+    with contextlib.suppress(OSError):  # to the descriptor: a bar takes `sys.stderr` for itself
+        os.write(2, f"{UNDO_BAR if os.isatty(2) else ''}fenchel: stopped\n".encode())
     os._exit(STOPPED)
 
 
