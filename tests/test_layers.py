@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "fenchel"
 LAYERS = (
-    ("_checks", "_interrupt"),
+    ("_checks", "_interrupts"),
     ("ops",),
     ("mappings", "structures"),
     ("losses", "_sparsemap", "attention"),

@@ -1,6 +1,8 @@
 """Differentiable choice: sparse and structured alternatives to softmax, and their losses."""
 
-from . import _interrupt  # noqa: F401, I001  before what takes long to import
+from . import _interrupts as _interrupts  # before what takes seconds to import
+
+# isort: split
 from . import attention, latent, mappings, structures
 from ._sparsemap import Posterior, StructuredLoss, sparsemap, structured_loss
 from .losses import FenchelYoungLoss, fenchel_young_loss, linear_fenchel_young_loss

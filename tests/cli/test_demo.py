@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import re
+import shlex
 from collections import Counter
 
 import pytest
 
 from fenchel import cli, plots
 from fenchel.cli import _demo
+from fenchel.seq2seq import Characters, Hypothesis, ModelConfig, Result, Seq2Seq
+
+LETTERS = Characters("abcdet")
 
 
 @pytest.fixture
@@ -20,7 +27,8 @@ def small(monkeypatch):
         config = whole(folder)
         model = config.model.model_copy(update={"hidden": 32, "embedding": 16})
         training = config.training.model_copy(update={"epochs": 1})
-        return config.model_copy(update={"model": model, "training": training})
+        search = config.search.model_copy(update={"max_length": 20})
+        return config.model_copy(update={"model": model, "training": training, "search": search})
 
     monkeypatch.setattr(_demo, "config", short)
     monkeypatch.setattr(plots, "gallery", lambda: picture(points=9))
@@ -32,13 +40,84 @@ def test_demo_leaves_the_model_the_page_and_the_picture(tmp_path, capsys):
     assert cli.main(["demo", "--output", str(folder)]) == 0
     assert sorted(os.listdir(folder)) == ["explain.html", "mappings.png", "model"]
     printed = capsys.readouterr().out
-    for lemma, _ in _demo.SHOWN:
-        assert f"\n{lemma} " in printed
-    assert "held-out forms" in printed
-    assert "draw" in (folder / "explain.html").read_text(encoding="utf-8")
+    sizes = re.findall(r"^(.*) \((\d+) of (\d+), drawn at random\):$", printed, re.MULTILINE)
+    assert [kind for kind, _, _ in sizes] == list(_demo.DRAWN)
+    held_out = _demo.accepted("dev")
+    assert sum(int(count) for _, _, count in sizes) == len(held_out)
+    subject = re.search(r"considers for the (.*) of `(\w+)`", printed)
+    tags = {name: tags for tags, name in _demo.FORMS.items()}[subject[1]]
+    assert (subject[2], tags) in held_out
+    assert subject[2] in (folder / "explain.html").read_text(encoding="utf-8")
     assert cli.main(["demo", "--output", str(folder)]) == 0  # nothing is left to train
     again = capsys.readouterr().out
     assert again == printed
+    shown = re.search(r"forms (\d+) are right, (\S+)%; .*", printed.replace("\n", " "))
+    evaluate = re.search(r"The same figures: (.*)", printed)[1]
+    words = shlex.split(evaluate)
+    assert cli.main([*words[words.index("evaluate") :], "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["inputs"] == len(held_out)
+    assert shown[2] == f"{found['scores']['accuracy']:.2f}"
+    assert shown[2] == f"{100 * int(shown[1]) / len(held_out):.2f}"
+    for share in ("single_hypothesis", "complete", "exact"):
+        assert f"{found['sparsity'][share]:.2f}%" in shown[0]
+
+
+def result(*outputs: str, complete: bool = True) -> Result:
+    """What a search found: outputs, each half as probable as the one before."""
+    hypotheses = [
+        Hypothesis(tuple(LETTERS.encode(text)), -k * math.log(2), ())
+        for k, text in enumerate(outputs)
+    ]
+    return Result(hypotheses, exact=True, complete=complete, bound=0.0, limited=False)
+
+
+@pytest.fixture(scope="module")
+def model() -> Seq2Seq:
+    return Seq2Seq(ModelConfig(embedding=4, hidden=4, layers=1), LETTERS, LETTERS)
+
+
+def test_forms_are_sorted_by_what_is_considered(model):
+    forms = {("a", "V;PST"): ["aed"], ("b", "V;PST"): ["bed", "bt"], ("c", "V;PST"): ["ced"]}
+    results = [result("aed"), result("bt", "bed"), result("ct", "ced", complete=False)]
+    kinds = _demo.by_kind(model, dict(zip(forms, results, strict=True)), forms)
+    assert list(kinds.values()) == [[form] for form in forms]
+    kinds = _demo.by_kind(model, dict.fromkeys(forms, result("aed", complete=False)), forms)
+    assert [len(group) for group in kinds.values()] == [0, 1, 2]
+
+
+def test_some_of_each_kind_are_drawn():
+    kinds = {kind: [(f"{kind}{k}", "V;PST") for k in range(20)] for kind in _demo.DRAWN}
+    kinds[_demo.WRONG] = kinds[_demo.WRONG][:2]
+    shown = _demo.drawn(kinds)
+    assert shown == _demo.drawn(kinds)
+    assert [len(group) for group in shown.values()] == [3, 5, 2]
+    for kind, group in shown.items():
+        assert len(set(group)) == len(group)
+        assert set(group) <= set(kinds[kind])
+
+
+def test_all_outputs_are_counted(model):
+    form, outputs = ("a", "V;PST"), ("aed", "at", "aad", "abd", "acd")
+    found = _demo.row(model, form, ["aed"], result(*outputs))
+    assert found == ("a", "past", "aed 100%, at 50%, aad 25% and 2 more", "complete", "")
+    found = _demo.row(model, form, ["ab", "ac"], result(*outputs, complete=False))
+    assert found[2:] == ("aed 100%, at 50%, aad 25% and ≥2 more", "exact", "ab, ac")
+    assert _demo.row(model, form, ["at"], result("at"))[2:] == ("at 100%", "complete", "")
+
+
+def test_each_group_has_its_title():
+    rows = [("be", "past", "was 60%, were 40%", "complete", ""), ("go", "past", "", "none", "went")]
+    printed = _demo.table({"one": rows[:1], "none": [], "two": rows[1:]}).splitlines()
+    assert printed[3:] == [
+        "one",
+        "be    past  was 60%, were 40%         complete",
+        "",
+        "none",
+        "",
+        "two",
+        "go    past                            none         went",
+    ]
 
 
 def pairs(split: str) -> list[tuple[str, str, str]]:
@@ -72,12 +151,7 @@ def test_every_verb_has_its_four_forms():
 
 
 def test_ambiguous_forms_are_there():
-    assert _demo.accepted("train")["dream", "V;PST"] == {"dreamed", "dreamt"}
-
-
-def test_the_table_shows_held_out_forms():
-    assert set(_demo.SHOWN) <= _demo.accepted("dev").keys()
-    assert _demo.REFERENCE in _demo.accepted("dev")[_demo.SHOWN[0]]
+    assert _demo.accepted("train")["dream", "V;PST"] == ["dreamed", "dreamt"]
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_shares_are_those_of_the_results(folder: Path) -> None:
     }
     for name, each in shares.items():
         assert found.sparsity[name] == pytest.approx(100 * sum(each) / len(each))
-    assert found.pairs == 32
+    assert (found.pairs, found.inputs) == (32, 32)
     assert found.to_json()["languages"].keys() == {"verbs"}
 
 
@@ -77,6 +77,21 @@ def test_languages_count_the_same(folder: Path) -> None:
     assert found.languages["verbs"]["accuracy"] == 100.0
     assert found.languages["other"]["accuracy"] == 0.0
     assert found.scores["accuracy"] == 50.0
+
+
+def test_an_input_with_several_references_counts_once(folder: Path) -> None:
+    model = seq2seq.load(folder / "model")
+    sources = [source for source, _ in pairs(folder)][:3]
+    right = list(zip(sources, best_texts(model, decode([model], sources)), strict=True))
+    other = (sources[0], right[0][1] + "xy")
+    wrong = [(sources[2], right[2][1] + end) for end in ("xyz", "x")]
+    for first in ([other, right[0]], [right[0], other]):
+        found = evaluate([model], [*first, right[1], *wrong], "inflection")
+        assert (found.pairs, found.inputs, len(found.outputs)) == (5, 3, 5)
+        assert found.scores == pytest.approx({"accuracy": 200 / 3, "edit_distance": 1 / 3})
+        once = evaluate([model], [first[0], right[1], wrong[0]], "inflection")
+        for share in ("single_hypothesis", "exact", "complete"):
+            assert found.sparsity[share] == once.sparsity[share]
 
 
 def test_one_long_text_does_not_widen_a_batch(

@@ -25,10 +25,11 @@ def add(commands: Any, epilog: str) -> None:
         help="score a trained model on files, with its sparsity and certificates",
         description="Decodes files and scores the outputs: accuracy and edit distance for "
         "inflection (by language, and on average), BLEU and chrF by sacrebleu for translation, "
-        "ROUGE for summarization. Always prints how sparse the model is: the mean numbers of "
-        "nonzeros in attention and output when it is shown the references, and the shares of "
-        "inputs with a single hypothesis, with a certificate that none is better (exact), and "
-        "with all of the probability found (complete).",
+        "ROUGE for summarization. An inflection with several accepted forms, on as many lines, "
+        "counts once, and each of them is right. Always prints how sparse the model is: the mean "
+        "numbers of nonzeros in attention and output when it is shown the references, and the "
+        "shares of inputs with a single hypothesis, with a certificate that none is better "
+        "(exact), and with all of the probability found (complete).",
         epilog=epilog,
     )
     add_ensemble(parser)
@@ -125,13 +126,11 @@ def table(evaluation: Evaluation) -> str:
         "exact": "inputs certified exact, %",
         "complete": "inputs with all probability found, %",
     }
-    rows = {"pairs": float(evaluation.pairs), **evaluation.scores}
+    counts = {"pairs": evaluation.pairs, "inputs": evaluation.inputs}
+    rows = {**counts, **evaluation.scores}
     rows |= {labels[name]: value for name, value in evaluation.sparsity.items()}
     width = max(map(len, rows))
     for name, value in rows.items():
-        lines.append(
-            f"{name:<{width}}  {value:>8.0f}"
-            if name == "pairs"
-            else f"{name:<{width}}  {value:8.2f}"
-        )
+        digits = 0 if name in counts else 2
+        lines.append(f"{name:<{width}}  {value:8.{digits}f}")
     return "\n".join(lines)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from .. import __version__
-from .._interrupt import STOPPED, over
+from .._interrupts import STOPPED
 from . import _demo, _doctor, _evaluate, _explain, _predict, _train
 from ._parser import Parser
 
@@ -30,7 +30,8 @@ CPU_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="fenchel",
-        description="Sparse and structured alternatives to softmax for PyTorch.",
+        description="Sparse and structured alternatives to softmax for PyTorch. Begin with "
+        "`fenchel demo`; `fenchel COMMAND --help` says more of each command.",
         epilog=EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"fenchel {__version__}")
@@ -71,7 +72,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     arguments = _parser().parse_args(argv)
     try:
-        over()
         code = arguments.run(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()  # while a full disk can still be told

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, cast
 
+from ._arrivals import arrivals
 from ._models import add_limits, add_search, positive, trained
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def add(commands: Any, epilog: str) -> None:
         help="read inputs from standard input and write outputs to standard output",
         description="Reads inputs from standard input, one a line (for inflection `lemma TAB "
         "tags`, and after them `TAB language` where the model knows several), and writes the most "
-        "probable output of each, in their order. With --certificate "
+        "probable output of each, in their order, once no more lines are at hand, so that a "
+        "program may write one and wait for its answer. With --certificate "
         "or --nbest, lines have columns between tabs: the number of the input (--nbest), the "
         "output, its probability, and the certificate (--certificate): complete, all outputs of "
         "nonzero probability were found, written or not; exact, no output is more probable than "
@@ -86,7 +88,10 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     beam = arguments.beam or plan.beam
     width = max(beam, arguments.nbest or 1)
     bad = 0
-    for block in _blocks(sys.stdin.buffer, models[0], 1 if sys.stdin.isatty() else size):
+    if sys.stdin.isatty():
+        print("Type inputs, one a line; Ctrl-D on an empty line ends.", file=sys.stderr)
+    stream = cast(io.BufferedIOBase, sys.stdin.buffer)
+    for block in _blocks(stream, models[0], size):
         results = decode(
             models,
             [line.text for line in block if not line.error],
@@ -108,34 +113,36 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def _blocks(stream: BinaryIO, model: Seq2Seq, size: int) -> Iterator[list[Line]]:
-    """The lines, a few at a time, checked; what is wrong with one is said at once."""
+def _blocks(stream: io.BufferedIOBase, model: Seq2Seq, size: int) -> Iterator[list[Line]]:
+    """The lines that have arrived, so many at most, checked; what is wrong with one is said."""
     block: list[Line] = []
     for line in _lines(stream):
-        checked = line if line.error else _checked(line, model)
-        if checked.error:
-            print(f"line {checked.number}: {checked.error}", file=sys.stderr)
-        block.append(checked)
-        if len(block) == size:
+        if line is not None:
+            checked = line if line.error else _checked(line, model)
+            if checked.error:
+                print(f"line {checked.number}: {checked.error}", file=sys.stderr)
+            block.append(checked)
+        if block and (line is None or len(block) == size):
             yield block
             block = []
     if block:
         yield block
 
 
-def _lines(stream: BinaryIO) -> Iterator[Line]:
-    """The lines of a stream; of one that is too long no more is kept than it may have."""
+def _lines(stream: io.BufferedIOBase) -> Iterator[Line | None]:
+    """The lines of a stream, and None whenever it is idle."""
     number = 0
-    while data := stream.readline(LONGEST + 1):
+    for data in arrivals(stream, LONGEST):
+        if data is None:
+            yield None
+            continue
         number += 1
-        if len(data) > LONGEST and not data.endswith(b"\n"):
-            while data and not data.endswith(b"\n"):
-                data = stream.readline(LONGEST)
+        if len(data) > LONGEST:
             yield Line(number, "", f"longer than {LONGEST} bytes.")
             continue
         try:
             coding = "utf-8-sig" if number == 1 else "utf-8"
-            yield Line(number, data.decode(coding).rstrip("\r\n"))
+            yield Line(number, data.decode(coding).rstrip("\r"))
         except UnicodeDecodeError as error:
             yield Line(number, "", f"not UTF-8: {error.reason} at byte {error.start}.")
 

@@ -16,7 +16,7 @@ from ._data import Pair
 from ._distributed import World
 from ._ensemble import Decoder
 from ._hypotheses import Result
-from ._metrics import SCORES
+from ._metrics import SCORES, edit_distance
 from ._model import Seq2Seq
 from ._search import search
 from ._validation import validate
@@ -90,11 +90,13 @@ class Evaluation:
     """What `evaluate` found.
 
     Args:
-        scores: of the task, over all pairs; for inflection the average over languages.
+        scores: of the task, over all pairs; for inflection over all inputs, each of which may have
+            several references, and averaged over languages.
         languages: for inflection, the scores of each.
         sparsity: means over the references' tokens, and shares of the inputs in percent.
         outputs: the most probable output of each pair.
         pairs: how many there were.
+        inputs: how many different sources they have.
     """
 
     scores: dict[str, float]
@@ -102,11 +104,13 @@ class Evaluation:
     sparsity: dict[str, float]
     outputs: list[str]
     pairs: int
+    inputs: int
 
     def to_json(self) -> dict[str, Any]:
         """All but the outputs."""
         return {
             "pairs": self.pairs,
+            "inputs": self.inputs,
             "scores": self.scores,
             "sparsity": self.sparsity,
             "languages": self.languages,
@@ -127,7 +131,8 @@ def evaluate(
 
     Args:
         models: one, or a list that is an ensemble.
-        pairs: sources and references.
+        pairs: sources and references. Inflection counts a source once, however many references
+            it has, and compares its output with the nearest of them.
         task: "inflection", "translation" or "summarization".
         batch_size, method, beam, max_length: as for `decode`.
     Raises:
@@ -145,32 +150,35 @@ def evaluate(
     if not pairs:
         raise ValueError("there is no pair to evaluate.")
     sources, references = [s for s, _ in pairs], [r for _, r in pairs]
+    inputs = list(dict.fromkeys(sources))
     results = decode(
-        models, sources, batch_size=batch_size, method=method, beam=beam, max_length=max_length
+        models, inputs, batch_size=batch_size, method=method, beam=beam, max_length=max_length
     )
-    outputs = best_texts(models[0], results)
+    found = dict(zip(inputs, best_texts(models[0], results), strict=True))
+    outputs = [found[source] for source in sources]
     languages: dict[str, dict[str, float]] = {}
     if task == "inflection":
-        languages = _by_language(sources, outputs, references)
+        languages = _by_language(found, pairs)
         names = next(iter(languages.values()))
         scores = {n: sum(s[n] for s in languages.values()) / len(languages) for n in names}
     else:
         scores = SCORES[task](outputs, references)
     sparsity = {**_nonzeros(models, pairs, batch_size), **_shares(results)}
-    return Evaluation(scores, languages, sparsity, outputs, len(pairs))
+    return Evaluation(scores, languages, sparsity, outputs, len(pairs), len(inputs))
 
 
-def _by_language(
-    sources: Sequence[str], outputs: Sequence[str], references: Sequence[str]
-) -> dict[str, dict[str, float]]:
-    groups: dict[str, list[int]] = defaultdict(list)
-    for place, source in enumerate(sources):
-        groups[source.split("\t")[2]].append(place)
+def _by_language(outputs: dict[str, str], pairs: Sequence[Pair]) -> dict[str, dict[str, float]]:
+    """The scores of each language, from the output of each source and the nearest reference."""
+    accepted: dict[str, list[str]] = defaultdict(list)
+    for source, reference in pairs:
+        accepted[source].append(reference)
+    groups: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for source, output in outputs.items():
+        nearest = min(accepted[source], key=lambda form: edit_distance(output, form))
+        groups[source.split("\t")[2]].append((output, nearest))
     return {
-        language: SCORES["inflection"](
-            [outputs[i] for i in places], [references[i] for i in places]
-        )
-        for language, places in sorted(groups.items())
+        language: SCORES["inflection"](*zip(*group, strict=True))
+        for language, group in sorted(groups.items())
     }
 
 
