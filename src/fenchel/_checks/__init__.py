@@ -11,7 +11,7 @@ from ._latent import (
     sampled_prior,
     top_k_of,
 )
-from ._losses import linear, mapping, subset_size, target
+from ._losses import ignored, linear, mapping, subset_size, target
 from ._models import (
     attention,
     decoders,
@@ -47,16 +47,19 @@ from ._values import (
     DTYPES,
     HALF,
     REDUCTIONS,
+    beside,
     broadcasts,
     choice,
     dense_floats,
     dimension,
     fraction,
+    integer,
     kind,
     number,
     overwritable,
     per_row,
     real,
+    same_device,
     size,
 )
 
@@ -70,6 +73,7 @@ __all__ = [
     "attention",
     "baseline",
     "batch_of",
+    "beside",
     "broadcasts",
     "choice",
     "codes",
@@ -84,7 +88,9 @@ __all__ = [
     "finite_indicators",
     "fraction",
     "heads",
+    "ignored",
     "indicators",
+    "integer",
     "kind",
     "lengths",
     "like_additional",
@@ -100,6 +106,7 @@ __all__ = [
     "predictions",
     "real",
     "same_classes",
+    "same_device",
     "same_vocabularies",
     "sampled_prior",
     "size",

@@ -25,7 +25,7 @@ def linear_fenchel_young_loss(
     target: Tensor,
     bias: Tensor | None = None,
     reduction: str = "mean",
-    ignore_index: int = -100,
+    ignore_index: int | None = -100,
     chunk: int | None = None,
 ) -> Tensor:
     """`fenchel_young_loss(mapping, hidden @ weight.T + bias, target)` without storing the scores.
@@ -41,7 +41,7 @@ def linear_fenchel_young_loss(
         target: (...), class indices.
         bias: (V,) or None.
         reduction: "none", "mean" or "sum" over the rows.
-        ignore_index: rows with this index count for nothing.
+        ignore_index: rows with this index count for nothing; None for no such index.
         chunk: how many rows of scores to compute at a time; of at most two such chunks the scores
             are held. By default these take 3/4 GiB at most.
     Returns:
@@ -63,21 +63,24 @@ def linear_fenchel_young_loss(
     _checks.mapping(mapping, AbstractMapping)
     _checks.linear(mapping, hidden, weight, bias, chunk)
     rows, classes = hidden.reshape(-1, hidden.shape[-1]), weight.shape[0]
-    scores = torch.empty((*hidden.shape[:-1], classes), device="meta")
-    if not _checks.target(target, scores, hidden.ndim - 1, ignore_index):
+    shape = (*hidden.shape[:-1], classes)
+    if not _checks.target(target, shape, hidden.device, hidden.ndim - 1, ignore_index, "hidden"):
         raise TypeError("`target` must hold class indices, got floating point.")
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         rows, weight = rows.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
-    kept = target.reshape(-1) != ignore_index
-    indices = torch.where(kept, target.reshape(-1), 0).to(torch.int64)
+    indices = target.reshape(-1).to(torch.int64)
+    kept = torch.ones_like(indices, dtype=torch.bool)
+    if ignore_index is not None:
+        kept = indices != ignore_index
+        indices = torch.where(kept, indices, 0)
     if chunk is None:
         chunk = _chunk_of(rows, classes)
     wide = torch.promote_types(rows.dtype, torch.float32)
-    fast = device != "cpu" and torch.is_autocast_enabled(device)
-    plan = _Plan(mapping, chunk, reduction, torch.is_grad_enabled(), wide if fast else rows.dtype)
+    dtype = wide if torch.is_autocast_enabled(device) else rows.dtype
+    plan = _Plan(mapping, chunk, reduction, torch.is_grad_enabled(), dtype)
     with torch.autocast(device, enabled=False):
         loss = LinearLoss.apply(rows, weight, bias, indices, kept.to(wide), plan)
     return loss.view(target.shape) if reduction == "none" else loss
@@ -128,8 +131,7 @@ class LinearLoss(Function):
         ctx.chunks = []
         for start in range(0, len(hidden), plan.chunk):
             part = slice(start, start + plan.chunk)
-            scores = problem.scores(hidden[part])
-            losses[part], state = problem.solve(scores, target[part])
+            scores, losses[part], state = problem.solve(hidden[part], target[part])
             if any(wanted):
                 ctx.chunks.append(Chunk(problem, part, scores, state, target[part], weights[part]))
                 for chunk in ctx.chunks[-2:-1]:
@@ -160,8 +162,7 @@ class LinearLoss(Function):
             total = Gradients(ctx.needs_input_grad[:3])
             problem = Problem(ctx.mapping, weight, bias)
             for part in [chunk.part for chunk in ctx.chunks if not chunk.narrow]:
-                scores = problem.scores(hidden[part])
-                _, state = problem.solve(scores, target[part])
+                scores, _, state = problem.solve(hidden[part], target[part])
                 total.add(problem, part, scores, state, target[part], rows[part], hidden)
         if entries is not None and any(chunk.narrow for chunk in ctx.chunks):
             total.gather(entries, hidden, weight)
