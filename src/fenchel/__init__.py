@@ -1,6 +1,6 @@
 """Differentiable choice: sparse and structured alternatives to softmax, and their losses."""
 
-from . import attention, latent, mappings, structures
+from . import attention, latent, mappings, nn, structures
 from ._sparsemap import Posterior, StructuredLoss, sparsemap, structured_loss
 from .losses import FenchelYoungLoss, fenchel_young_loss, linear_fenchel_young_loss
 from .mappings._entmax import Entmax, entmax
@@ -56,6 +56,7 @@ __all__ = [
     "map_inference",
     "mappings",
     "marginals",
+    "nn",
     "normmax",
     "oscarmax",
     "pnormmax",

@@ -36,9 +36,10 @@ def dense_floats(name: str, value: Tensor) -> None:
         )
     # Inside a backward that it traces, torch.compile does not tell the layout.
     if not torch.compiler.is_compiling() and value.layout is not torch.strided:
+        zeros = "" if value.is_mkldnn else "; entries that are not stored become 0"
         raise TypeError(
-            f"`{name}` must be a dense tensor, got layout {value.layout}; call `.to_dense()` "
-            "first, in which entries that are not stored are 0."
+            f"`{name}` must be a dense tensor, got layout {value.layout}; call `.to_dense()` first"
+            f"{zeros}."
         )
     if value.dtype not in DTYPES:
         raise TypeError(

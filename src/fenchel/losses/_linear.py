@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from .. import _checks
 from ..mappings import AbstractMapping
+from ..mappings._base import resolve
 from ._chunks import Chunk, Entries, Gradients, Problem
 
 _WHOLE_BYTES, _CHUNK_BYTES = 2**29, 3 * 2**27
@@ -19,7 +20,7 @@ _WHOLE_BYTES, _CHUNK_BYTES = 2**29, 3 * 2**27
 
 
 def linear_fenchel_young_loss(
-    mapping: AbstractMapping,
+    mapping: AbstractMapping | str,
     hidden: Tensor,
     weight: Tensor,
     target: Tensor,
@@ -35,7 +36,7 @@ def linear_fenchel_young_loss(
     A chunk whose supports are wide takes the products.
 
     Args:
-        mapping: gives ŷ, Ω and γ; its parameters must be numbers.
+        mapping: gives ŷ, Ω and γ, and its parameters must be numbers; or the name of one.
         hidden: (..., D), floating point.
         weight: (V, D), of the same type; perhaps an embedding's own.
         target: (...), class indices.
@@ -60,7 +61,7 @@ def linear_fenchel_young_loss(
     tensor(0.5308)
     """
     _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-    _checks.mapping(mapping, AbstractMapping)
+    mapping = resolve(mapping)
     _checks.linear(mapping, hidden, weight, bias, chunk)
     rows, classes = hidden.reshape(-1, hidden.shape[-1]), weight.shape[0]
     shape = (*hidden.shape[:-1], classes)

@@ -252,7 +252,7 @@ class AbstractMapping(abc.ABC):
         target: Tensor,
         dim: int = -1,
         reduction: str = "mean",
-        ignore_index: int = -100,
+        ignore_index: int | None = -100,
         inplace: bool = False,
     ) -> Tensor:
         """The Fenchel-Young loss; see `fenchel.fenchel_young_loss`."""
@@ -314,6 +314,14 @@ def get(name: str, **options: Any) -> AbstractMapping:
         if option not in known:
             raise TypeError(f"{name} has no option `{option}`; it takes {', '.join(known)}.")
     return mapping(**options)
+
+
+def resolve(mapping: AbstractMapping | str) -> AbstractMapping:
+    """A mapping, or the registered one of that name with its default options."""
+    if isinstance(mapping, str):
+        return get(mapping)
+    _checks.mapping(mapping, AbstractMapping)
+    return mapping
 
 
 def names() -> list[str]:
