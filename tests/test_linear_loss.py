@@ -215,3 +215,28 @@ def test_bad_input() -> None:
     if DEVICE == "cpu":  # elsewhere the values would have to be waited for
         with pytest.raises(ValueError, match="`target` must be in"):
             linear_loss(Fusedmax(), hidden, weight, target + CLASSES)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_gamma_loses_no_difference(dtype: torch.dtype) -> None:
+    hidden = torch.randn(6, 4).to(dtype)
+    weight = (300 + torch.randn(9, 4)).to(dtype)
+    target = torch.randint(9, (6,))
+    for mapping in (Entmax(1.5, gamma=0.05), Fusedmax(0.1, gamma=0.05)):
+        scores = (hidden @ weight.T).double()
+        exact = fenchel_young_loss(mapping, scores, target)
+        loss = linear_loss(mapping, hidden, weight, target)
+        torch.testing.assert_close(loss.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-4)
+
+
+def test_no_index_is_ignored() -> None:
+    hidden, weight, target = torch.randn(3, 4), torch.randn(5, 4), torch.tensor([0, 1, 4])
+    loss = linear_loss("sparsemax", hidden, weight, target, ignore_index=None)
+    torch.testing.assert_close(loss, linear_loss(Sparsemax(), hidden, weight, target))
+
+
+def test_losses_are_never_negative() -> None:
+    weight = torch.tensor([[200.0], [200.1], [198.2]])
+    for mapping in (Softmax(), Entmax(1.5), Sparsemax(), Fusedmax(0.1)):
+        loss = linear_loss(mapping, torch.ones(3, 1), weight, torch.arange(3), reduction="none")
+        assert (loss >= 0).all()

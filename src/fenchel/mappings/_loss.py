@@ -71,7 +71,7 @@ def _of_distributions(mapping: AbstractMapping, scores: Tensor, target: Tensor, 
     rows = mapping.rows(scores, dim, shifted=True)
     y = target.movedim(dim, -1).to(torch.promote_types(rows.scores.dtype, target.dtype))
     at = mapping.at(rows.parameter)
-    score = torch.where(y == 0, 0.0, y * rows.scores).sum(-1)
+    score = (y * torch.where((y == 0) & rows.scores.isinf(), 0.0, rows.scores)).sum(-1)
     value = _autograd.value(rows.scores, rows.parameter, None, mapping)
     value = value + (at.kept_omega(y, rows.scores) - score)
     if rows.shift is None:
