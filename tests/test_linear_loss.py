@@ -199,7 +199,7 @@ def test_bad_input() -> None:
     with pytest.raises(ValueError, match="`weight` must be on the device of `hidden`"):
         linear_loss(Softmax(), hidden, weight.to("meta"), target)
     with pytest.raises(TypeError, match="`mapping` must be a mapping"):
-        linear_loss("softmax", hidden, weight, target)  # type: ignore[arg-type]
+        linear_loss(1.5, hidden, weight, target)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="`bias` must have shape"):
         linear_loss(Softmax(), hidden, weight, target, bias[:3])
     with pytest.raises(TypeError, match="`weight` must have the type of `hidden`"):
