@@ -101,6 +101,18 @@ def test_losses_at_offsets_with_gamma(data: st.DataObject) -> None:
     torch.testing.assert_close(loss.double(), exact, rtol=2e-6, atol=1e-6 * float(mapping.gamma))
 
 
+@pytest.mark.parametrize("offset", [0.0, 3.0, 1e5])
+def test_beyond_the_margin_a_loss_is_zero(offset: float) -> None:
+    scores = offset + torch.tensor([[0.0, -9.0, -20.0]]).repeat(3, 1)
+    target = torch.tensor([0, 0, 0])
+    hot = torch.nn.functional.one_hot(target, 3).float()
+    for mapping in (fenchel.Sparsemax(), Entmax(1.2), Entmax(1.5, gamma=0.5), fenchel.Normmax()):
+        assert mapping.loss(scores, target, reduction="none").eq(0).all()
+        assert mapping.loss(scores, hot, reduction="none").eq(0).all()
+        linear = fenchel.linear_fenchel_young_loss(mapping, torch.eye(3), scores.T, target)
+        assert linear == 0
+
+
 def test_the_gradient_stays_where_rounding_is_cut_off() -> None:
     scores = torch.tensor([[2e5, 2e5 - 0.25, 1.9e5]])
     target = torch.tensor([0])

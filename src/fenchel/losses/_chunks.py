@@ -40,7 +40,8 @@ class Problem:
             value, state = self._max(scores)
             omega = self.mapping.vertex_omega(target, scores)
             losses = self.gamma * (value + omega) + distance.squeeze(-1)
-        return scores, losses.clamp(min=0), state
+        rounding = self.gamma * torch.finfo(losses.dtype).eps / 2
+        return scores, torch.where(losses < rounding, 0.0, losses), state
 
     def _max(self, scores: Tensor, target: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if self.mapping.has_state:

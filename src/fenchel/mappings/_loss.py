@@ -63,7 +63,7 @@ def _of_classes(
         value = value + omega.to(value.dtype)
     elif omega:
         value = value + omega
-    return rows.scaled(_nonnegative(value))
+    return rows.scaled(_settled(value))
 
 
 def _of_distributions(mapping: AbstractMapping, scores: Tensor, target: Tensor, dim: int) -> Tensor:
@@ -80,14 +80,15 @@ def _of_distributions(mapping: AbstractMapping, scores: Tensor, target: Tensor, 
     mass = at.mass(rows.scores)
     gap = mass - y.sum(-1)
     inside = gap.detach().abs() <= 4 * torch.finfo(target.dtype).eps * mass
-    value = torch.where(inside, _nonnegative(value), value)
+    value = torch.where(inside, _settled(value), value)
     gap = gap - torch.where(inside, gap.detach(), 0.0)
     return rows.scaled(value) + rows.shift.squeeze(-1) * gap
 
 
-def _nonnegative(losses: Tensor) -> Tensor:
-    """Losses without what rounding has left below zero, with the gradient that they had."""
-    return losses - losses.detach().clamp(max=0.0)
+def _settled(losses: Tensor) -> Tensor:
+    """Losses without what rounding leaves of zero or below it, with the gradient that they had."""
+    found = losses.detach()
+    return losses - torch.where(found < torch.finfo(found.dtype).eps / 2, found, 0.0)
 
 
 def _result_type(dtype: torch.dtype, scores: Tensor) -> torch.dtype:
