@@ -49,8 +49,9 @@ class Ksubset(AbstractMapping):
 
     def mass(self, scores: Tensor) -> float | Tensor:
         kept = (scores > -torch.inf).sum(-1).to(scores.dtype)
-        k = self.k.squeeze(-1) if isinstance(self.k, Tensor) else kept.new_tensor(self.k)
-        return torch.minimum(k.to(scores.dtype), kept)
+        if isinstance(self.k, Tensor):
+            return torch.minimum(kept, self.k.squeeze(-1).to(scores.dtype))
+        return kept.clamp(max=self.k)
 
     def anchor(self, scores: Tensor) -> Tensor | None:
         # Of the entries that are neither zero nor one, the ⌈k⌉-th largest is the nearest.
