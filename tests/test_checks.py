@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -152,7 +154,7 @@ def test_quantized_scores() -> None:
 @pytest.mark.parametrize("name", ["alpha", "gamma", "k"])
 @pytest.mark.parametrize("shape", [(), (3, 1)])
 def test_parameters_on_another_device(name: str, shape: tuple[int, ...]) -> None:
-    family = fenchel.Ksubset if name == "k" else fenchel.Entmax
+    family: Any = fenchel.Ksubset if name == "k" else fenchel.Entmax
     elsewhere = torch.full(shape, 1.5, device="meta")
     mapping = family(**{name: elsewhere})
     for call in (mapping, mapping.max, mapping.support):
@@ -180,6 +182,7 @@ def test_a_target_on_another_device() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
 def test_tensor_parameters_are_numbers_in_their_range(value: float) -> None:
     bad = torch.tensor([[1.5], [value], [2.0]])
+    family: Any
     for family, name in (
         (fenchel.Entmax, "alpha"),
         (fenchel.Softmax, "gamma"),

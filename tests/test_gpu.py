@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -125,7 +126,7 @@ def test_offsets_cost_no_accuracy(mapping: AbstractMapping) -> None:
 
 @pytest.mark.parametrize("name", ["alpha", "gamma", "k"])
 def test_a_number_may_stay_on_the_cpu(name: str) -> None:
-    family = Ksubset if name == "k" else Entmax
+    family: Any = Ksubset if name == "k" else Entmax
     scores = torch.randn(4, 6, device="cuda")
     value = torch.tensor(1.5, requires_grad=True)
     mapping = family(**{name: value})

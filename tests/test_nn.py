@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from fenchel.nn import Mapping
 SCORES = torch.randn(3, 5)
 
 
-def learner() -> Mapping:
+def learner() -> Any:
     """A module with one parameter, one buffer, and a number."""
     alpha = nn.Parameter(torch.tensor([[1.2], [1.5], [1.8]]))
     return Mapping(Entmax(alpha, gamma=torch.tensor(0.5)))
@@ -118,7 +119,8 @@ def test_a_parametrization_keeps_alpha_in_its_range() -> None:
         # Towards the uniform distribution, that is towards small alpha.
         module(SCORES).square().sum().backward()
         optimizer.step()
-    assert 1 <= kept.alpha.item() <= 2
+    alpha: Any = kept.alpha
+    assert 1 <= alpha.item() <= 2
     assert kept(SCORES).sum(-1).allclose(torch.ones(3))
     with pytest.raises(ValueError, match="`alpha` must be"):
         free(SCORES)

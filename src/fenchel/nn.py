@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from . import _checks
 from .mappings import AbstractMapping
-from .mappings._base import resolve
+from .mappings._registry import resolve
 
 __all__ = ["Mapping"]
 

@@ -71,6 +71,8 @@ def target(
         )
     if _values_can_be_read(target):
         bad = (target < 0) | (target >= classes)
+        if not bad.any():
+            return True
         if ignore_index is not None:
             bad &= target != ignore_index
         if bad.any():

@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from .. import _checks
 from ..mappings import AbstractMapping
-from ..mappings._base import resolve
+from ..mappings._registry import resolve
 from ..mappings._softmax import Softmax
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from .. import _checks
 from ..mappings import AbstractMapping
-from ..mappings._base import resolve
+from ..mappings._registry import resolve
 from ..nn import Mapping, held
 
 

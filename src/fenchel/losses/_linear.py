@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from .. import _checks
 from ..mappings import AbstractMapping
-from ..mappings._base import resolve
+from ..mappings._registry import resolve
 from ._chunks import Chunk, Entries, Gradients, Problem
 
 _WHOLE_BYTES, _CHUNK_BYTES = 2**29, 3 * 2**27

@@ -1,10 +1,9 @@
-"""What every mapping is: the abstract class, the registry, and all that follows from a solution
-and its Jacobian: the mapping along any dimension, its value, its support and its loss."""
+"""What every mapping is: the abstract class, and all that follows from a solution and its Jacobian:
+the mapping along any dimension, its value, its support and its loss."""
 
 from __future__ import annotations
 
 import abc
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
@@ -44,6 +43,11 @@ class Rows(NamedTuple):
         if isinstance(self.gamma, Tensor):
             return value * self.gamma.squeeze(-1)
         return value if self.gamma == 1.0 else value * self.gamma
+
+
+def _finite(anchor: Tensor | None) -> Tensor | None:
+    """An anchor of each row, zero where it is not finite."""
+    return None if anchor is None else anchor.nan_to_num(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,8 +168,9 @@ class AbstractMapping(abc.ABC):
         least float32; and the solution."""
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         y = self.solve(scores)
-        top = scores.amax(-1)
-        shift = self.shift(scores)
+        anchor = self.anchor(scores)
+        top = scores.amax(-1) if anchor is None or self.total is None else anchor.squeeze(-1)
+        shift = _finite(anchor)
         moved = scores if shift is None else scores - shift
         value = torch.where(y == 0, 0.0, moved * y).sum(-1) - self.kept_omega(y, scores)
         if target is None:
@@ -178,8 +183,7 @@ class AbstractMapping(abc.ABC):
     def shift(self, scores: Tensor) -> Tensor | None:
         """What may be subtracted from rows (..., d) before they are divided: their anchors, and
         zero where these are not finite; (..., 1), without a gradient."""
-        anchor = self.anchor(scores.detach())
-        return None if anchor is None else anchor.nan_to_num(0.0, 0.0, 0.0)
+        return _finite(self.anchor(scores.detach()))
 
     def rounded(self, scores: Tensor) -> Tensor:
         """The solution in the scores' own type, found in at least float32."""
@@ -298,45 +302,3 @@ class AbstractMapping(abc.ABC):
         if not isinstance(value, Tensor):
             return None
         return _checks.per_row(name, _checks.beside(name, value, scores), scores.shape, dim)
-
-
-def get(name: str, **options: Any) -> AbstractMapping:
-    """The registered mapping of that name, with its options.
-
-    >>> get("entmax", alpha=1.25).name
-    'entmax'
-    """
-    if name not in _REGISTRY:
-        raise ValueError(f"`name` must be one of {', '.join(names())}, got {name!r}.")
-    mapping = _REGISTRY[name]
-    known = list(inspect.signature(mapping).parameters)
-    for option in options:
-        if option not in known:
-            raise TypeError(f"{name} has no option `{option}`; it takes {', '.join(known)}.")
-    return mapping(**options)
-
-
-def resolve(mapping: AbstractMapping | str) -> AbstractMapping:
-    """A mapping, or the registered one of that name with its default options."""
-    if isinstance(mapping, str):
-        return get(mapping)
-    _checks.mapping(mapping, AbstractMapping)
-    return mapping
-
-
-def names() -> list[str]:
-    """The names of all registered mappings.
-
-    >>> "sparsemax" in names()
-    True
-    """
-    return sorted(_REGISTRY)
-
-
-def examples() -> list[AbstractMapping]:
-    """The examples of all registered mappings, over which tests and benchmarks run.
-
-    >>> {example.name for example in examples()} == set(names())
-    True
-    """
-    return [example for name in names() for example in _REGISTRY[name].examples()]
