@@ -200,6 +200,7 @@ def test_tensor_parameters_are_numbers_in_their_range(value: float) -> None:
 
 BAD_TARGETS = [
     ([0, 1, 2], TypeError, "`target` must be a torch.Tensor, got list."),
+    (torch.tensor([0, 1, 2]).to_sparse(), TypeError, "`target` must be a dense tensor, got layout"),
     (torch.tensor([0, 1]), ValueError, r"`target` must have shape \(3,\), .* got \(2,\)."),
     (
         torch.tensor([0, 1, 5]),

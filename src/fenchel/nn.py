@@ -65,7 +65,7 @@ class Mapping(nn.Module):
         inside = ", ".join(
             f"{name}={_checks.kind(value)}{tuple(value.shape)}"
             if name in self._tensors
-            else f"{name}={value}"
+            else f"{name}={value!r}"
             for name, value in options.items()
         )
         return f"{self._kind.__name__}({inside}), dim={self.dim}"

@@ -184,6 +184,8 @@ def test_errors_name_the_argument() -> None:
         attention(q, v, v)
     with pytest.raises(ValueError, match="`value` must have one row per key, 5; got shape"):
         attention(q, k, v[:, :2])
+    with pytest.raises(TypeError, match="`key` must have the type of `query`"):
+        attention(q, k.float(), v, "entmax")
     with pytest.raises(ValueError, match="`query` must have at least two dimensions"):
         attention(q[0, 0], k, v)
     with pytest.raises(ValueError, match="`mask` must be None when `causal` is true"):

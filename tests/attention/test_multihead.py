@@ -129,3 +129,10 @@ def test_errors_name_the_argument() -> None:
         MultiHeadAttention(8, 2, "sparsemax", learned_alpha=True)
     with pytest.raises(ValueError, match="`alpha` must be between 1 and 2 to be learnt, got 2"):
         MultiHeadAttention(8, 2, Entmax(2.0), learned_alpha=True)
+    layer = MultiHeadAttention(8, 2)
+    with pytest.raises(ValueError, match=r"`query` must have shape \(batch, T, 8\), got \(3, 8\)."):
+        layer(torch.randn(3, 8))
+    with pytest.raises(
+        ValueError, match=r"`memory` must have shape \(batch, T, 8\), got \(1, 3, 7"
+    ):
+        layer(torch.randn(1, 3, 8), torch.randn(1, 3, 7))

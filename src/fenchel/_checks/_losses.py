@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._values import _values_can_be_read, dense_floats, integer, kind, real, same_device
+from ._values import _values_can_be_read, dense, dense_floats, integer, kind, real, same_device
 
 
 def mapping(value: object, base: type) -> None:
@@ -47,8 +47,7 @@ def target(
     """Class indices (returns True) or distributions (returns False) that fit scores of that shape
     on the device of a tensor `of` the user's."""
     ignored(ignore_index)
-    if not isinstance(target, Tensor):
-        raise TypeError(f"`target` must be a torch.Tensor, got {kind(target)}.")
+    dense("target", target)
     same_device("target", target, device, of)
     if target.is_floating_point():
         dense_floats("target", target)

@@ -20,6 +20,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, ca
             raise ValueError(
                 f"`{name}` must have at least two dimensions, got shape {tuple(tensor.shape)}."
             )
+    if key.dtype != query.dtype and not torch.is_autocast_enabled(query.device.type):
+        raise TypeError(f"`key` must have the type of `query`, {query.dtype}; got {key.dtype}.")
     if key.shape[-1] != query.shape[-1]:
         raise ValueError(
             f"`key` must have vectors of the query's size, {query.shape[-1]}; got "
@@ -83,6 +85,13 @@ def heads(dim: Any, heads: Any) -> None:
             raise ValueError(f"`{name}` must be a positive int, got {value!r}.")
     if dim % heads:
         raise ValueError(f"`dim` must be a multiple of `heads` ({heads}), got {dim}.")
+
+
+def sequences(name: str, value: Tensor, dim: int) -> None:
+    """Vectors of a batch of sequences, (batch, T, dim)."""
+    dense_floats(name, value)
+    if value.ndim != 3 or value.shape[-1] != dim:
+        raise ValueError(f"`{name}` must have shape (batch, T, {dim}), got {tuple(value.shape)}.")
 
 
 def decoders(models: Any, protocol: type) -> list[Any]:

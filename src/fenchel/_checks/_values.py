@@ -19,8 +19,8 @@ def kind(value: object) -> str:
     return type(value).__name__
 
 
-def dense_floats(name: str, value: Tensor) -> None:
-    """A dense tensor of one of the four floating-point types."""
+def dense(name: str, value: Tensor) -> None:
+    """A dense tensor."""
     if not isinstance(value, Tensor):
         raise TypeError(f"`{name}` must be a torch.Tensor, got {kind(value)}.")
     if value.is_nested:
@@ -41,6 +41,11 @@ def dense_floats(name: str, value: Tensor) -> None:
             f"`{name}` must be a dense tensor, got layout {value.layout}; call `.to_dense()` first"
             f"{zeros}."
         )
+
+
+def dense_floats(name: str, value: Tensor) -> None:
+    """A dense tensor of one of the four floating-point types."""
+    dense(name, value)
     if value.dtype not in DTYPES:
         raise TypeError(
             f"`{name}` must be bfloat16, float16, float32 or float64, got {value.dtype}; "

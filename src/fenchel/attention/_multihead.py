@@ -89,6 +89,7 @@ class MultiHeadAttention(nn.Module):
 
     def project(self, memory: Tensor) -> KeysValues:
         """The keys and values of a memory (batch, S, dim), to be attended to again and again."""
+        _checks.sequences("memory", memory, self.dim)
         return KeysValues(*self._split(self.key_value(memory), 2 * self.heads).chunk(2, 1))
 
     def attend(
@@ -113,6 +114,7 @@ class MultiHeadAttention(nn.Module):
         >>> torch.allclose(last, layer(x, causal=True)[:, 1:], atol=1e-6)
         True
         """
+        _checks.sequences("query", query, self.dim)
         rows = self._split(self.query(query), self.heads)
         share = self.dropout if self.training else 0.0
         found = attention(
@@ -142,9 +144,9 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (batch, T, dim), and if asked for the weights, (batch, heads, T, S).
         """
-        return self.attend(
-            query, self.project(query if memory is None else memory), mask, causal, weights
-        )
+        _checks.sequences("query", query, self.dim)
+        memory = query if memory is None else memory
+        return self.attend(query, self.project(memory), mask, causal, weights)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, heads={self.heads}"
