@@ -176,6 +176,8 @@ def test_thresholds_at_an_offset() -> None:
     for mapping in (fenchel.Sparsemax(gamma=0.1), Entmax(1.5, gamma=0.1), fenchel.Normmax(gamma=2)):
         tau, truth = mapping.tau(scores), mapping.tau(scores.double())
         torch.testing.assert_close(tau.double(), truth, rtol=1e-6, atol=0)
+    half = Entmax(1.5, gamma=0.1).tau(torch.tensor([3.0, 2.9, 0.0]).half())
+    assert half.dtype == torch.float32
     x = (scores.double() - 1e5).requires_grad_()
     gamma = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
     assert gradcheck(lambda x, gamma: Entmax(1.5, gamma=gamma).tau(x), (x, gamma))

@@ -232,8 +232,10 @@ class AbstractMapping(abc.ABC):
         rows = self.rows(scores, dim)
         plain = self.at(rows.parameter)
         y = replace(plain, gamma=1.0)(rows.scores)
-        scaled = rows.scores if rows.shift is None else scores.movedim(dim, -1) / rows.gamma
-        return plain.threshold(scaled, y)
+        if rows.shift is None:
+            return plain.threshold(rows.scores, y)
+        whole = scores.movedim(dim, -1).to(y.dtype) / rows.gamma
+        return plain.threshold(whole, y)
 
     def support(self, scores: Tensor, dim: int = -1) -> Support:
         """The nonzeros of ŷ(scores) along `dim`.
