@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -21,6 +23,19 @@ BAD_SCORES = {
         -1,
         TypeError,
         r"got layout torch.sparse_coo; call `.to_de",
+    ),
+    "sparse zeros": (
+        torch.eye(3).to_sparse(),
+        -1,
+        TypeError,
+        "`.to_dense\\(\\)` first; entries that are not stored become 0.",
+    ),
+    "mkldnn": (torch.eye(3).to_mkldnn(), -1, TypeError, "call `.to_dense\\(\\)` first.$"),
+    "nested": (
+        torch.nested.nested_tensor([torch.ones(3), torch.ones(2)], layout=torch.jagged),
+        -1,
+        TypeError,
+        "got a nested one; pad it, with `torch.nested.to_padded_tensor\\(scores, -torch.inf\\)`.",
     ),
     "empty": (
         torch.empty(3, 0),
@@ -127,8 +142,65 @@ def test_options(case: int) -> None:
         call()
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_quantized_scores() -> None:
+    scores = torch.quantize_per_tensor(torch.randn(3), 0.1, 0, torch.quint8)
+    with pytest.raises(
+        TypeError, match=r"got quantized torch.quint8; call `.dequantize\(\)` first."
+    ):
+        fenchel.sparsemax(scores)
+
+
+@pytest.mark.parametrize("name", ["alpha", "gamma", "k"])
+@pytest.mark.parametrize("shape", [(), (3, 1)])
+def test_parameters_on_another_device(name: str, shape: tuple[int, ...]) -> None:
+    family: Any = fenchel.Ksubset if name == "k" else fenchel.Entmax
+    elsewhere = torch.full(shape, 1.5, device="meta")
+    mapping = family(**{name: elsewhere})
+    for call in (mapping, mapping.max, mapping.support):
+        with pytest.raises(
+            ValueError, match=f"`{name}` must be on the device of `scores`, cpu; got meta; move it"
+        ):
+            call(SCORES)
+    assert mapping(SCORES.to("meta")).device.type == "meta"
+    here = family(**{name: torch.full(shape, 1.5)})
+    if shape == ():  # a number, as in torch
+        assert here(SCORES.to("meta")).device.type == "meta"
+    else:
+        with pytest.raises(ValueError, match=f"`{name}` must be on the device of `scores`, meta"):
+            here(SCORES.to("meta"))
+
+
+def test_a_target_on_another_device() -> None:
+    target = torch.zeros(3, dtype=torch.int64, device="meta")
+    with pytest.raises(ValueError, match="`target` must be on the device of `scores`, cpu; got m"):
+        fenchel.fenchel_young_loss("softmax", SCORES, target)
+    with pytest.raises(ValueError, match="`target` must be on the device of `hidden`, cpu; got m"):
+        fenchel.linear_fenchel_young_loss("softmax", SCORES, torch.randn(4, 5), target)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_tensor_parameters_are_numbers_in_their_range(value: float) -> None:
+    bad = torch.tensor([[1.5], [value], [2.0]])
+    family: Any
+    for family, name in (
+        (fenchel.Entmax, "alpha"),
+        (fenchel.Softmax, "gamma"),
+        (fenchel.Ksubset, "k"),
+    ):
+        with pytest.raises(ValueError, match=f"`{name}` must be .*, got {value:g}"):
+            family(**{name: bad})(SCORES)
+    alpha = torch.tensor(1.5)
+    mapping = fenchel.Entmax(alpha)
+    alpha.fill_(value)  # as an optimizer may
+    for call in (mapping, mapping.max):
+        with pytest.raises(ValueError, match=f"`alpha` must be .*, got {value:g}"):
+            call(SCORES)
+
+
 BAD_TARGETS = [
     ([0, 1, 2], TypeError, "`target` must be a torch.Tensor, got list."),
+    (torch.tensor([0, 1, 2]).to_sparse(), TypeError, "`target` must be a dense tensor, got layout"),
     (torch.tensor([0, 1]), ValueError, r"`target` must have shape \(3,\), .* got \(2,\)."),
     (
         torch.tensor([0, 1, 5]),

@@ -5,14 +5,25 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch.autograd import gradcheck
 
 from conftest import assert_compiles, tolerance
-from fenchel import Entmax, Normmax, Pnormmax, Softmax, Sparsemax, entmax, fenchel_young_loss
+from fenchel import (
+    Entmax,
+    Ksubset,
+    Normmax,
+    Pnormmax,
+    Softmax,
+    Sparsemax,
+    entmax,
+    fenchel_young_loss,
+)
 from fenchel import linear_fenchel_young_loss as linear_loss
 from fenchel.mappings import AbstractMapping
 
@@ -94,6 +105,52 @@ def test_waits_for_nothing_and_is_captured(mapping: AbstractMapping, d: int) -> 
     graph.replay()
     for got, value in zip(outputs, expected, strict=True):
         torch.testing.assert_close(got, value, rtol=0, atol=0)
+
+
+def test_offsets_cost_no_accuracy(mapping: AbstractMapping) -> None:
+    if mapping.name == "general":
+        return
+    mapping = replace(mapping, gamma=0.1)
+    scores = (1e5 + torch.randint(-8, 8, (40, 9)) / 16).to(torch.float32)
+    close = {"rtol": 0, "atol": 1e-3 if getattr(mapping, "alpha", 1.0) > 2 else 1e-6}
+    y = mapping(scores.cuda()).cpu()
+    torch.testing.assert_close(y.double(), mapping(scores.double()), **close)
+    soft = mapping(scores.double()).float()
+    for target in (torch.arange(40) % 9, soft) if mapping.total == 1.0 else (soft,):
+        loss = mapping.loss(scores.cuda(), target.cuda(), reduction="none").cpu()
+        assert (loss >= 0).all()
+        if target is not soft and getattr(mapping, "alpha", 1.5) != 1.0001:
+            exact = mapping.loss(scores.double(), target, reduction="none")
+            torch.testing.assert_close(loss.double(), exact, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["alpha", "gamma", "k"])
+def test_a_number_may_stay_on_the_cpu(name: str) -> None:
+    family: Any = Ksubset if name == "k" else Entmax
+    scores = torch.randn(4, 6, device="cuda")
+    value = torch.tensor(1.5, requires_grad=True)
+    mapping = family(**{name: value})
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        y = mapping(scores)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    y.square().sum().backward()
+    torch.testing.assert_close(y.cpu(), mapping(scores.cpu()))
+    assert value.grad is not None
+    with pytest.raises(ValueError, match=f"`{name}` must be on the device of `scores`, cuda:0"):
+        family(**{name: torch.full((4, 1), 1.5)})(scores)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_is_added_up_in_float32(dtype: torch.dtype) -> None:
+    scores = torch.randn(8192, 3000, device="cuda").to(dtype)
+    target = torch.randint(3000, (8192,), device="cuda")
+    wide = Entmax().loss(scores.float(), target)
+    loss = Entmax().loss(scores, target)
+    torch.testing.assert_close(loss, wide.to(dtype))
+    with torch.autocast("cuda", dtype=dtype):
+        torch.testing.assert_close(Entmax().loss(scores, target), wide, rtol=1e-4, atol=1e-4)
 
 
 def test_gradient_in_alpha_per_row() -> None:

@@ -12,6 +12,7 @@ LAYERS = (
     ("_checks", "_interrupts"),
     ("ops",),
     ("mappings", "structures"),
+    ("nn",),
     ("losses", "_sparsemap", "attention"),
     ("latent",),
     ("seq2seq", "plots", "compat"),

@@ -100,7 +100,7 @@ def test_autocast_computes_in_its_type() -> None:
     hidden, weight, bias, target = problem(8, scale=3.0, dtype=torch.float32)
     with torch.autocast(DEVICE, dtype=torch.bfloat16):
         fused = linear_loss(Entmax(1.5), hidden, weight, target, bias)
-    assert fused.dtype == (torch.bfloat16 if DEVICE == "cpu" else torch.float32)  # as softmax
+    assert fused.dtype == torch.float32  # as F.cross_entropy
     halves = [value.detach().bfloat16().requires_grad_() for value in (hidden, weight, bias)]
     plain = linear_loss(Entmax(1.5), halves[0], halves[1], target, halves[2])
     torch.testing.assert_close(fused.to(plain.dtype), plain)
@@ -199,7 +199,7 @@ def test_bad_input() -> None:
     with pytest.raises(ValueError, match="`weight` must be on the device of `hidden`"):
         linear_loss(Softmax(), hidden, weight.to("meta"), target)
     with pytest.raises(TypeError, match="`mapping` must be a mapping"):
-        linear_loss("softmax", hidden, weight, target)  # type: ignore[arg-type]
+        linear_loss(1.5, hidden, weight, target)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="`bias` must have shape"):
         linear_loss(Softmax(), hidden, weight, target, bias[:3])
     with pytest.raises(TypeError, match="`weight` must have the type of `hidden`"):
@@ -215,3 +215,28 @@ def test_bad_input() -> None:
     if DEVICE == "cpu":  # elsewhere the values would have to be waited for
         with pytest.raises(ValueError, match="`target` must be in"):
             linear_loss(Fusedmax(), hidden, weight, target + CLASSES)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_gamma_loses_no_difference(dtype: torch.dtype) -> None:
+    hidden = torch.randn(6, 4).to(dtype)
+    weight = (300 + torch.randn(9, 4)).to(dtype)
+    target = torch.randint(9, (6,))
+    for mapping in (Entmax(1.5, gamma=0.05), Fusedmax(0.1, gamma=0.05)):
+        scores = (hidden @ weight.T).double()
+        exact = fenchel_young_loss(mapping, scores, target)
+        loss = linear_loss(mapping, hidden, weight, target)
+        torch.testing.assert_close(loss.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-4)
+
+
+def test_no_index_is_ignored() -> None:
+    hidden, weight, target = torch.randn(3, 4), torch.randn(5, 4), torch.tensor([0, 1, 4])
+    loss = linear_loss("sparsemax", hidden, weight, target, ignore_index=None)
+    torch.testing.assert_close(loss, linear_loss(Sparsemax(), hidden, weight, target))
+
+
+def test_losses_are_never_negative() -> None:
+    weight = torch.tensor([[200.0], [200.1], [198.2]])
+    for mapping in (Softmax(), Entmax(1.5), Sparsemax(), Fusedmax(0.1)):
+        loss = linear_loss(mapping, torch.ones(3, 1), weight, torch.arange(3), reduction="none")
+        assert (loss >= 0).all()

@@ -192,7 +192,83 @@ def test_a_leaf_is_not_overwritten() -> None:
 
 def test_the_mapping_must_be_one() -> None:
     with pytest.raises(TypeError, match="`mapping` must be a mapping"):
-        fenchel_young_loss("entmax", torch.randn(2, 3), torch.tensor([0, 1]))  # type: ignore[arg-type]
+        fenchel_young_loss(1.5, torch.randn(2, 3), torch.tensor([0, 1]))  # type: ignore[arg-type]
+
+
+def test_a_mapping_by_name() -> None:
+    scores, target = torch.randn(2, 3), torch.tensor([0, 1])
+    expected = fenchel_young_loss(Sparsemax(), scores, target)
+    assert fenchel_young_loss("sparsemax", scores, target).equal(expected)
+    assert FenchelYoungLoss("sparsemax")(scores, target).equal(expected)
+    with pytest.raises(ValueError, match="`name` must be one of entmax, fusedmax"):
+        FenchelYoungLoss("sparsmax")
+
+
+def test_the_module_checks_its_options_at_once() -> None:
+    with pytest.raises(ValueError, match="`reduction` must be one of none, mean, sum, got 'avg'"):
+        FenchelYoungLoss("sparsemax", reduction="avg")
+    with pytest.raises(TypeError, match="`dim` must be an int, got float"):
+        FenchelYoungLoss("sparsemax", dim=1.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="`ignore_index` must be an int, got str; None ignores no"):
+        FenchelYoungLoss("sparsemax", ignore_index="pad")  # type: ignore[arg-type]
+
+
+def test_no_index_is_ignored() -> None:
+    scores, target = torch.randn(3, 4, requires_grad=True), torch.tensor([0, 3, 1])
+    for reduction in ("none", "mean", "sum"):
+        none = fenchel_young_loss("entmax", scores, target, reduction=reduction, ignore_index=None)
+        torch.testing.assert_close(
+            none, fenchel_young_loss("entmax", scores, target, reduction=reduction)
+        )
+    with pytest.raises(ValueError, match=r"`target` must be in \[0, 3\], got -100"):
+        fenchel_young_loss("entmax", scores, torch.full((3,), -100), ignore_index=None)
+
+
+def test_what_a_mapping_learns_is_the_modules() -> None:
+    scores, target = torch.randn(4, 6), torch.tensor([0, 5, 1, 2])
+    module = FenchelYoungLoss(Entmax(torch.nn.Parameter(torch.tensor(1.5))))
+    assert list(module.state_dict()) == ["mapping.alpha"]
+    (alpha,) = module.parameters()
+    module(scores, target).backward()
+    expected = torch.tensor(1.5, requires_grad=True)
+    fenchel_young_loss(Entmax(expected), scores, target).backward()
+    torch.testing.assert_close(alpha.grad, expected.grad)
+    shared = FenchelYoungLoss(module.mapping)
+    assert next(shared.parameters()) is alpha
+
+
+HALF = [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_half_precision_is_added_up_in_float32(
+    mapping: AbstractMapping, dtype: torch.dtype
+) -> None:
+    scores = 30 * torch.randn(4000, 7).to(dtype)
+    target = torch.randint(7, (4000,))
+    solution = mapping(torch.randn(1, 7)).to(dtype).expand_as(scores)
+    if mapping.name == "general":
+        scores, target, solution = scores[:50], target[:50], solution[:50]
+    for y in (target, solution) if mapping.total == 1.0 else (solution,):
+        loss = fenchel_young_loss(mapping, scores, y)
+        wide = fenchel_young_loss(mapping, scores.float(), y.float() if y is solution else y)
+        assert loss.dtype == dtype
+        torch.testing.assert_close(loss, wide.to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_autocast_gives_the_type_that_cross_entropy_gives(
+    mapping: AbstractMapping, dtype: torch.dtype
+) -> None:
+    scores = torch.randn(3, 8).to(dtype).requires_grad_()
+    target, soft = torch.tensor([0, 1, 2]), mapping(torch.randn(3, 8)).to(dtype)
+    for y in (target, soft) if mapping.total == 1.0 else (soft,):
+        for reduction in ("none", "mean", "sum"):
+            with torch.autocast("cpu", dtype=dtype):
+                loss = fenchel_young_loss(mapping, scores, y, reduction=reduction)
+                assert loss.dtype == F.cross_entropy(scores, target).dtype == torch.float32
+            (gradient,) = torch.autograd.grad(loss.sum(), scores)
+            assert gradient.dtype == dtype
 
 
 def test_ignored_rows_have_no_gradient_whatever_they_hold() -> None:

@@ -38,6 +38,7 @@ def test_all_public_packages_are_documented() -> None:
         "fenchel",
         "fenchel.attention",
         "fenchel.mappings",
+        "fenchel.nn",
         "fenchel.structures",
         "fenchel.latent",
         "fenchel.latent.estimators",
@@ -86,7 +87,7 @@ def test_no_public_function_has_the_name_of_a_module(package: str) -> None:
 @pytest.mark.parametrize("package", [name for name in DOCUMENTED if name != "fenchel"])
 def test_leaves_of_a_public_package_are_private(package: str) -> None:
     module = importlib.import_module(package)
-    for _, name, is_package in pkgutil.iter_modules(module.__path__):
+    for _, name, is_package in pkgutil.iter_modules(getattr(module, "__path__", ())):
         assert is_package or name.startswith("_")
 
 

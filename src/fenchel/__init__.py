@@ -3,7 +3,7 @@
 from . import _interrupts as _interrupts  # before what takes seconds to import
 
 # isort: split
-from . import attention, latent, mappings, structures
+from . import attention, latent, mappings, nn, structures
 from ._sparsemap import Posterior, StructuredLoss, sparsemap, structured_loss
 from .losses import FenchelYoungLoss, fenchel_young_loss, linear_fenchel_young_loss
 from .mappings._entmax import Entmax, entmax
@@ -59,6 +59,7 @@ __all__ = [
     "map_inference",
     "mappings",
     "marginals",
+    "nn",
     "normmax",
     "oscarmax",
     "pnormmax",

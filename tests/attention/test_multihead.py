@@ -85,6 +85,16 @@ def test_each_head_learns_its_alpha() -> None:
         torch.testing.assert_close(gradient[head], (higher - lower) / (2 * step), rtol=1e-4, atol=0)
 
 
+def test_what_a_mapping_learns_is_the_layers() -> None:
+    alpha = nn.Parameter(torch.tensor([1.2, 1.8]).view(2, 1, 1))
+    layer = MultiHeadAttention(4, 2, Entmax(alpha))
+    assert any(parameter is alpha for parameter in layer.parameters())
+    layer(torch.randn(1, 3, 4)).square().sum().backward()
+    assert alpha.grad is not None
+    shared = MultiHeadAttention(4, 2, layer.given)
+    assert any(parameter is alpha for parameter in shared.parameters())
+
+
 def test_dropout_is_for_training() -> None:
     layer = MultiHeadAttention(4, 2, "entmax", dropout=0.5)
     x = torch.randn(1, 3, 4)
@@ -119,3 +129,10 @@ def test_errors_name_the_argument() -> None:
         MultiHeadAttention(8, 2, "sparsemax", learned_alpha=True)
     with pytest.raises(ValueError, match="`alpha` must be between 1 and 2 to be learnt, got 2"):
         MultiHeadAttention(8, 2, Entmax(2.0), learned_alpha=True)
+    layer = MultiHeadAttention(8, 2)
+    with pytest.raises(ValueError, match=r"`query` must have shape \(batch, T, 8\), got \(3, 8\)."):
+        layer(torch.randn(3, 8))
+    with pytest.raises(
+        ValueError, match=r"`memory` must have shape \(batch, T, 8\), got \(1, 3, 7"
+    ):
+        layer(torch.randn(1, 3, 8), torch.randn(1, 3, 7))

@@ -210,7 +210,8 @@ def test_embed_of_one_hot_rows_is_that_of_indices() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "error", "text"),
     [
-        ({"mapping": "sparsemax"}, TypeError, "`mapping` must be a mapping, a structure or an"),
+        ({"mapping": 1.5}, TypeError, "`mapping` must be a mapping, a structure or an"),
+        ({"mapping": "hardmax"}, ValueError, "`name` must be one of entmax, fusedmax"),
         ({"mapping": fenchel.Ksubset(2)}, ValueError, "`over` must sum to one .* Ksubset does not"),
         ({"chunk": 0}, ValueError, "`chunk` must be at least 1, got 0"),
         ({"scores": [1.0]}, TypeError, "`scores` must be a torch.Tensor, got list"),
@@ -228,6 +229,40 @@ def test_bad_input(kwargs: dict, error: type[Exception], text: str) -> None:
     given = {"scores": torch.zeros(2, 2), "loss_fn": lambda item, z: z.float(), **kwargs}
     with pytest.raises(error, match=text):
         marginalize(given.pop("scores"), given.pop("loss_fn"), **given)
+
+
+def test_a_mapping_by_name() -> None:
+    scores = torch.randn(3, 4)
+
+    def loss(item: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        return z.float()
+
+    named = marginalize(scores, loss, "softmax").value
+    torch.testing.assert_close(named, marginalize(scores, loss, fenchel.Softmax()).value)
+    for kind in (estimators.Exact, estimators.TopK, estimators.SumAndSample):
+        assert isinstance(kind("entmax").over, fenchel.Entmax)
+
+
+def test_nan_stays_in_its_item() -> None:
+    scores = torch.tensor([[1.0, torch.nan, 0.0], [1.0, 0.9, 0.0]])
+    value = marginalize(scores, lambda item, z: z.float()).value
+    assert value[0].isnan()
+    torch.testing.assert_close(value[1], torch.tensor(0.45))
+
+
+def test_what_a_mapping_learns_belongs_to_its_estimator() -> None:
+    alpha = torch.nn.Parameter(torch.tensor(1.5))
+    for kind in (estimators.Exact, estimators.TopK, estimators.ScoreFunction):
+        estimator = kind(fenchel.Entmax(alpha))
+        assert [parameter is alpha for parameter in estimator.parameters()] == [True]
+        assert estimator.double().over.alpha.dtype == torch.float64
+        assert not list(kind().parameters())
+        estimator.float()
+
+
+def test_options_are_checked_at_construction() -> None:
+    with pytest.raises(ValueError, match="`temperature` must be greater than 0, got 0"):
+        estimators.GumbelSoftmax(temperature=0)
 
 
 def test_a_bad_prior() -> None:

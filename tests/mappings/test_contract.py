@@ -245,6 +245,17 @@ def test_support_lists_the_nonzeros(mapping: AbstractMapping) -> None:
     torch.testing.assert_close(dense, y)
 
 
+def test_support_of_a_row_with_nan(mapping: AbstractMapping) -> None:
+    scores = rows(2, 7)
+    scores[1, 3] = torch.nan
+    support = mapping.support(scores)
+    assert support.sizes[1] == support.values.shape[-1] == 7
+    assert support.values[1].isnan().all()
+    clean = mapping.support(scores[:1])
+    assert support.sizes[0] == clean.sizes[0]
+    torch.testing.assert_close(support.values[:1, : clean.values.shape[-1]], clean.values)
+
+
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_shift_invariance_and_order(data: st.DataObject) -> None:

@@ -49,6 +49,12 @@ def test_gradient_in_alpha(alpha: float) -> None:
     )
 
 
+def test_the_norm_of_small_entries_does_not_underflow() -> None:
+    y = torch.full((8,), 0.125)
+    torch.testing.assert_close(Normmax(50.0).omega(y), Normmax(50.0).omega(y.double()).float())
+    assert Normmax(50.0).max(torch.zeros(8)) > -0.2
+
+
 @pytest.mark.parametrize("family", [Entmax, Normmax])
 def test_tensor_alpha_per_row(family: type) -> None:
     scores = torch.randn(3, 2, 6, dtype=torch.float64, requires_grad=True)

@@ -275,3 +275,15 @@ def test_bad_input() -> None:
             structured_loss(structure, scores, torch.full_like(good, value))
     with pytest.raises(NotImplementedError, match="permanent"):
         structured_loss(Matching(2, 2), torch.randn(2, 2), torch.tensor([0, 1]), kind="crf")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["svm", "crf", "sparsemap"])
+def test_half_is_rounded_once(kind: str, dtype: torch.dtype) -> None:
+    scores = (20 * torch.randn(6000, 2, 2)).to(dtype)
+    target = torch.randint(2, (6000, 2))
+    loss = structured_loss(Sequence(2, 2), scores, target, kind=kind)
+    wide = structured_loss(Sequence(2, 2), scores.float(), target, kind=kind)
+    assert loss.equal(wide.to(dtype))
+    with torch.autocast("cpu", dtype=dtype):
+        assert structured_loss(Sequence(2, 2), scores, target, kind=kind).equal(wide)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._values import _values_can_be_read, dense_floats, kind, real
+from ._values import _values_can_be_read, dense, dense_floats, integer, kind, real, same_device
 
 
 def mapping(value: object, base: type) -> None:
@@ -27,15 +27,33 @@ def subset_size(k: float | Tensor, d: int) -> None:
         raise ValueError(f"{str(error)[:-1]} for rows of {d} entries.") from None
 
 
-def target(target: Tensor, scores: Tensor, dim: int, ignore_index: int) -> bool:
-    """Class indices (returns True) or distributions (returns False) that fit the scores."""
-    if not isinstance(target, Tensor):
-        raise TypeError(f"`target` must be a torch.Tensor, got {kind(target)}.")
+def ignored(ignore_index: Any) -> None:
+    """The class index of rows that count for nothing, or None for no such index."""
+    if ignore_index is not None:
+        try:
+            integer("ignore_index", ignore_index)
+        except TypeError as error:
+            raise TypeError(f"{str(error)[:-1]}; None ignores no index.") from None
+
+
+def target(
+    target: Tensor,
+    shape: tuple[int, ...],
+    device: torch.device,
+    dim: int,
+    ignore_index: int | None,
+    of: str = "scores",
+) -> bool:
+    """Class indices (returns True) or distributions (returns False) that fit scores of that shape
+    on the device of a tensor `of` the user's."""
+    ignored(ignore_index)
+    dense("target", target)
+    same_device("target", target, device, of)
     if target.is_floating_point():
         dense_floats("target", target)
-        if target.shape != scores.shape:
+        if target.shape != shape:
             raise ValueError(
-                f"a floating-point `target` must have the scores' shape {tuple(scores.shape)}, "
+                f"a floating-point `target` must have the scores' shape {tuple(shape)}, "
                 f"got {tuple(target.shape)}; class indices must be integers."
             )
         return False
@@ -44,19 +62,23 @@ def target(target: Tensor, scores: Tensor, dim: int, ignore_index: int) -> bool:
             f"`target` must hold integer class indices or floating-point distributions, "
             f"got {target.dtype}."
         )
-    shape = (*scores.shape[:dim], *scores.shape[dim + 1 :])
-    if tuple(target.shape) != shape:
+    rows, classes = (*shape[:dim], *shape[dim + 1 :]), shape[dim]
+    if tuple(target.shape) != rows:
         raise ValueError(
-            f"`target` must have shape {shape}, the scores' without `dim`, "
+            f"`target` must have shape {rows}, the scores' without `dim`, "
             f"got {tuple(target.shape)}."
         )
     if _values_can_be_read(target):
-        classes = scores.shape[dim]
-        bad = ((target < 0) | (target >= classes)) & (target != ignore_index)
+        bad = (target < 0) | (target >= classes)
+        if not bad.any():
+            return True
+        if ignore_index is not None:
+            bad &= target != ignore_index
         if bad.any():
+            other = "" if ignore_index is None else f" or equal `ignore_index` ({ignore_index})"
             raise ValueError(
-                f"`target` must be in [0, {classes - 1}] or equal `ignore_index` "
-                f"({ignore_index}), got {int(target[bad].flatten()[0])}."
+                f"`target` must be in [0, {classes - 1}]{other}, got "
+                f"{int(target[bad].flatten()[0])}."
             )
     return True
 
@@ -67,10 +89,7 @@ def linear(mapping: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, ch
         if value is None:
             continue
         dense_floats(name, value)
-        if value.device != hidden.device:
-            raise ValueError(
-                f"`{name}` must be on the device of `hidden`, {hidden.device}; got {value.device}."
-            )
+        same_device(name, value, hidden.device, "hidden")
         if value.dtype != hidden.dtype and not torch.is_autocast_enabled(hidden.device.type):
             raise TypeError(
                 f"`{name}` must have the type of `hidden`, {hidden.dtype}; got {value.dtype}."

@@ -19,15 +19,33 @@ def kind(value: object) -> str:
     return type(value).__name__
 
 
-def dense_floats(name: str, value: Tensor) -> None:
-    """A dense tensor of one of the four floating-point types."""
+def dense(name: str, value: Tensor) -> None:
+    """A dense tensor."""
     if not isinstance(value, Tensor):
         raise TypeError(f"`{name}` must be a torch.Tensor, got {kind(value)}.")
+    if value.is_nested:
+        padding = "-torch.inf" if name == "scores" else "0.0"
+        raise TypeError(
+            f"`{name}` must be a dense tensor, got a nested one; pad it, with "
+            f"`torch.nested.to_padded_tensor({name}, {padding})`."
+        )
+    if value.is_quantized:
+        raise TypeError(
+            f"`{name}` must be floating point, got quantized {value.dtype}; call `.dequantize()` "
+            "first."
+        )
     # Inside a backward that it traces, torch.compile does not tell the layout.
     if not torch.compiler.is_compiling() and value.layout is not torch.strided:
+        zeros = "" if value.is_mkldnn else "; entries that are not stored become 0"
         raise TypeError(
-            f"`{name}` must be a dense tensor, got layout {value.layout}; call `.to_dense()` first."
+            f"`{name}` must be a dense tensor, got layout {value.layout}; call `.to_dense()` first"
+            f"{zeros}."
         )
+
+
+def dense_floats(name: str, value: Tensor) -> None:
+    """A dense tensor of one of the four floating-point types."""
+    dense(name, value)
     if value.dtype not in DTYPES:
         raise TypeError(
             f"`{name}` must be bfloat16, float16, float32 or float64, got {value.dtype}; "
@@ -45,10 +63,15 @@ def overwritable(name: str, value: Tensor) -> None:
         )
 
 
+def integer(name: str, value: Any) -> None:
+    """A Python integer."""
+    if type(value) is not int and (not isinstance(value, Integral) or isinstance(value, bool)):
+        raise TypeError(f"`{name}` must be an int, got {kind(value)}.")
+
+
 def dimension(name: str, shape: torch.Size, dim: int) -> int:
     """The nonnegative form of `dim`, which must exist and not be empty."""
-    if type(dim) is not int and (not isinstance(dim, Integral) or isinstance(dim, bool)):
-        raise TypeError(f"`dim` must be an int, got {kind(dim)}.")
+    integer("dim", dim)
     n = len(shape)
     if n == 0:
         raise ValueError(f"`{name}` must have at least one dimension, got a scalar.")
@@ -118,10 +141,27 @@ def fraction(name: str, value: Any) -> None:
 
 def size(name: str, value: Any, least: int = 1) -> None:
     """A Python integer that is at least so large."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"`{name}` must be an int, got {kind(value)}.")
+    integer(name, value)
     if value < least:
         raise ValueError(f"`{name}` must be at least {least}, got {value}.")
+
+
+def same_device(name: str, value: Tensor, device: torch.device, of: str = "scores") -> None:
+    """A tensor on the device of another."""
+    if value.device != device:
+        raise ValueError(
+            f"`{name}` must be on the device of `{of}`, {device}; got {value.device}; move it by "
+            f"`.to({of}.device)`."
+        )
+
+
+def beside(name: str, value: Tensor, scores: Tensor) -> Tensor:
+    """`value` on the device of the scores, to which a single number on the CPU goes as in torch."""
+    if value.device == scores.device:
+        return value
+    if value.ndim > 0 or value.device.type != "cpu":
+        same_device(name, value, scores.device)
+    return value.to(scores.device, non_blocking=True)
 
 
 def per_row(name: str, value: Tensor, shape: torch.Size, dim: int) -> Tensor:

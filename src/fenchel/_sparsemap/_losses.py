@@ -117,8 +117,11 @@ def structured_loss(
         at_target = at_target + _inner(z, problem.additional.expand_as(z))
     losses = value - at_target
     losses = torch.where((at_target == -torch.inf) & ~value.isnan(), torch.inf, losses)
-    losses = problem.unbatched(losses)
-    return losses if reduction == "none" else getattr(losses, reduction)()
+    losses = losses.reshape(problem.batch)
+    losses = losses if reduction == "none" else getattr(losses, reduction)()
+    if problem.dtype in _checks.HALF and torch.is_autocast_enabled(scores.device.type):
+        return losses.float()  # as F.cross_entropy
+    return losses.to(problem.dtype)
 
 
 class StructuredLoss(nn.Module):

@@ -10,16 +10,9 @@ from torch.nn.functional import dropout as drop
 from torch.nn.functional import scaled_dot_product_attention
 
 from .. import _checks
-from ..mappings import AbstractMapping, get
+from ..mappings import AbstractMapping
+from ..mappings._registry import resolve
 from ..mappings._softmax import Softmax
-
-
-def resolve(mapping: AbstractMapping | str) -> AbstractMapping:
-    """A mapping, or the registered one of that name with its default options."""
-    if isinstance(mapping, str):
-        return get(mapping)
-    _checks.mapping(mapping, AbstractMapping)
-    return mapping
 
 
 def _is_one(gamma: float | Tensor) -> bool:

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from .. import _checks
 from ..mappings import AbstractMapping
+from ..nn import Mapping, held
 from ._alpha import alpha_logit, learned
-from ._attention import attention, resolve
+from ._attention import attention
 
 
 class KeysValues(NamedTuple):
@@ -32,7 +33,9 @@ class MultiHeadAttention(nn.Module):
     Args:
         dim: the size of queries, memory and output.
         heads: how many; they divide `dim`.
-        mapping: of the scores to the weights, a mapping or the name of a registered one.
+        mapping: of the scores to the weights, a mapping, the name of a registered one, or a
+            `fenchel.nn.Mapping`. A tensor among its parameters broadcasts against
+            (batch, heads, T, 1), and becomes a parameter of the layer or a buffer.
         learned_alpha: whether each head learns its α = 1 + sigmoid(parameter), between softmax and
             sparsemax, from the mapping's own on; for entmax with 1 < α < 2.
         bias: whether the linear maps have one.
@@ -52,7 +55,7 @@ class MultiHeadAttention(nn.Module):
         self,
         dim: int,
         heads: int,
-        mapping: AbstractMapping | str = "softmax",
+        mapping: AbstractMapping | Mapping | str = "softmax",
         learned_alpha: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
@@ -61,10 +64,10 @@ class MultiHeadAttention(nn.Module):
         _checks.heads(dim, heads)
         _checks.number("dropout", dropout, least=0, most=1)
         self.dim, self.heads, self.dropout = dim, heads, dropout
-        self._fixed = resolve(mapping)
+        self.given = held(mapping)
         self.alpha_logit: nn.Parameter | None = None
         if learned_alpha:
-            self.alpha_logit = nn.Parameter(alpha_logit(self._fixed, heads))
+            self.alpha_logit = nn.Parameter(alpha_logit(self.given.mapping, heads))
         self.query = nn.Linear(dim, dim, bias)
         self.key_value = nn.Linear(dim, 2 * dim, bias)
         self.output = nn.Linear(dim, dim, bias)
@@ -81,11 +84,12 @@ class MultiHeadAttention(nn.Module):
     def mapping(self) -> AbstractMapping:
         """The mapping of the scores, with the alpha that is learnt."""
         if self.alpha_logit is None:
-            return self._fixed
-        return learned(self._fixed, self.alpha_logit[:, None, None])
+            return self.given.mapping
+        return learned(self.given.mapping, self.alpha_logit[:, None, None])
 
     def project(self, memory: Tensor) -> KeysValues:
         """The keys and values of a memory (batch, S, dim), to be attended to again and again."""
+        _checks.sequences("memory", memory, self.dim)
         return KeysValues(*self._split(self.key_value(memory), 2 * self.heads).chunk(2, 1))
 
     def attend(
@@ -110,6 +114,7 @@ class MultiHeadAttention(nn.Module):
         >>> torch.allclose(last, layer(x, causal=True)[:, 1:], atol=1e-6)
         True
         """
+        _checks.sequences("query", query, self.dim)
         rows = self._split(self.query(query), self.heads)
         share = self.dropout if self.training else 0.0
         found = attention(
@@ -139,12 +144,12 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (batch, T, dim), and if asked for the weights, (batch, heads, T, S).
         """
-        return self.attend(
-            query, self.project(query if memory is None else memory), mask, causal, weights
-        )
+        _checks.sequences("query", query, self.dim)
+        memory = query if memory is None else memory
+        return self.attend(query, self.project(memory), mask, causal, weights)
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}, heads={self.heads}, mapping={self._fixed}"
+        return f"dim={self.dim}, heads={self.heads}"
 
     @staticmethod
     def _split(x: Tensor, heads: int) -> Tensor:

@@ -73,7 +73,7 @@ class Table(AbstractDistribution):
 
     def live(self) -> tuple[Tensor, Tensor]:
         """The items (N,) and slots (N,) that have a probability, item by item."""
-        item, slot = (self.weights > 0).nonzero(as_tuple=True)
+        item, slot = (self.weights != 0).nonzero(as_tuple=True)
         return item, slot
 
 

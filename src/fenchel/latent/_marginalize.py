@@ -14,7 +14,7 @@ from ._supports import by_posterior
 from .estimators._base import AbstractEstimator
 from .estimators._exact import Exact, summed
 
-Mapping = AbstractMapping | AbstractStructure | AbstractEstimator
+Mapping = AbstractMapping | AbstractStructure | AbstractEstimator | str
 
 
 def marginalize(
@@ -39,8 +39,8 @@ def marginalize(
             (N, *shape), such as the bits. Returns one value per pair, (N,). Estimators that relax
             give points of the simplex (N, K) or of the cube; `embed` takes both.
         mapping: what turns scores into a distribution: a mapping, such as `Softmax()` for all
-            categories; a structure, for SparseMAP; or one of `latent.estimators`. None is
-            `Sparsemax()`.
+            categories, or its name; a structure, for SparseMAP; or one of `latent.estimators`.
+            None is `Sparsemax()`.
         context: (..., F), what a learned baseline sees; None for the scores. It gets no gradient.
         chunk: the most pairs in one call of `loss_fn`; None for all in one.
     Returns:
@@ -79,5 +79,7 @@ def estimator_of(mapping: Mapping | None) -> AbstractEstimator:
     """The estimator that a mapping or a structure stands for, or the one given."""
     if mapping is None:
         mapping = Sparsemax()
+    if isinstance(mapping, str):
+        return Exact(mapping)
     _checks.estimator(mapping, (AbstractMapping, AbstractStructure, AbstractEstimator))
     return mapping if isinstance(mapping, AbstractEstimator) else Exact(mapping)

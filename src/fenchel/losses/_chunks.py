@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
@@ -21,26 +23,30 @@ class Problem:
     def __init__(self, mapping: AbstractMapping, weight: Tensor, bias: Tensor | None) -> None:
         self.mapping, self.weight, self.bias = mapping, weight, bias
         self.gamma = float(mapping.gamma)
+        self.wide = torch.promote_types(weight.dtype, torch.float32)
         # From this size of support on, two dense products are faster than gathers.
         self.most = min(weight.shape[0], max(64, weight.shape[0] // 256))
 
-    def scores(self, hidden: Tensor) -> Tensor:
-        """θ/γ, (n, V)."""
-        bias = self.bias
-        if self.gamma != 1.0:
-            hidden = hidden / self.gamma
-            bias = None if bias is None else bias / self.gamma
-        return linear(hidden, self.weight, bias)
-
-    def solve(self, scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """The losses (n,), and the state or the solution."""
-        if self.mapping.has_state:
-            value, state = self.mapping.solve_state(scores)
+    def solve(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """θ/γ, (n, V), up to a number for each row; the losses (n,); the state or the solution."""
+        scores = linear(hidden, self.weight, self.bias)
+        if self.gamma == 1.0:
+            value, state = self._max(scores, target)
+            losses = value + self.mapping.vertex_omega(target, scores)
         else:
-            wide = torch.promote_types(scores.dtype, torch.float32)
-            value, state = self.mapping.solve_max(scores.to(wide))
-        value = value - scores.gather(-1, target).squeeze(-1)
-        return self.gamma * (value + self.mapping.vertex_omega(target, scores)), state
+            shift: Any = self.mapping.shift(scores)
+            distance = shift.to(self.wide) - scores.gather(-1, target)
+            scores = scores.sub_(shift).div_(self.gamma)
+            value, state = self._max(scores)
+            omega = self.mapping.vertex_omega(target, scores)
+            losses = self.gamma * (value + omega) + distance.squeeze(-1)
+        rounding = self.gamma * torch.finfo(losses.dtype).eps / 2
+        return scores, torch.where(losses < rounding, 0.0, losses), state
+
+    def _max(self, scores: Tensor, target: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if self.mapping.has_state:
+            return self.mapping.solve_state(scores, target)
+        return self.mapping.solve_max(scores.to(self.wide), target)
 
     def supports(
         self, scores: Tensor, state: Tensor, target: Tensor, weights: Tensor

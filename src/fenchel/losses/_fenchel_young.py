@@ -6,15 +6,17 @@ from torch import Tensor, nn
 
 from .. import _checks
 from ..mappings import AbstractMapping
+from ..mappings._registry import resolve
+from ..nn import Mapping, held
 
 
 def fenchel_young_loss(
-    mapping: AbstractMapping,
+    mapping: AbstractMapping | str,
     scores: Tensor,
     target: Tensor,
     dim: int = -1,
     reduction: str = "mean",
-    ignore_index: int = -100,
+    ignore_index: int | None = -100,
     inplace: bool = False,
 ) -> Tensor:
     """The loss max_Ω(θ) + Ω(y) − <θ, y>, whose gradient in the scores θ is ŷ(θ) − y.
@@ -23,20 +25,22 @@ def fenchel_young_loss(
     cross-entropy, `F.cross_entropy`.
 
     Args:
-        mapping: gives ŷ, Ω and γ.
+        mapping: gives ŷ, Ω and γ; or the name of a registered one.
         scores: θ, floating point, any shape; −inf deletes a class.
         target: class indices, of the scores' shape without `dim`, or distributions y of the
             scores' shape. Indices never become a one-hot matrix.
         dim: the dimension of the classes.
         reduction: "none", "mean" or "sum" over the rows.
         ignore_index: rows with this index count for nothing: neither in the loss, nor in the
-            mean, nor in the gradient. If all rows are ignored the mean is NaN, as in torch.
+            mean, nor in the gradient. If all rows are ignored the mean is NaN, as in torch. None
+            ignores no row.
         inplace: whether backward may write the gradient over the scores, which saves a tensor of
             their size. Autograd tells if anything else still needs them. Softmax, sparsemax and
             entmax do it; the other mappings ignore it.
     Returns:
         A scalar, or with "none" one loss per row. A row whose target class is deleted has the loss
-        +inf, as in torch.
+        +inf, as in torch. Half precision is rounded once, after the reduction; under autocast the
+        loss is float32. Both as in `F.cross_entropy`.
     Raises:
         TypeError, ValueError: for targets of the wrong kind, shape or value.
 
@@ -51,42 +55,40 @@ def fenchel_young_loss(
 
     References: blondel2020learning.
     """
-    _checks.mapping(mapping, AbstractMapping)
-    return mapping.loss(scores, target, dim, reduction, ignore_index, inplace)
+    return resolve(mapping).loss(scores, target, dim, reduction, ignore_index, inplace)
 
 
 class FenchelYoungLoss(nn.Module):
     """`fenchel_young_loss` as a module.
 
     Args:
-        mapping, dim, reduction, ignore_index, inplace: as for the function.
+        mapping: as for the function; its tensors become parameters and buffers, as those of
+            `fenchel.nn.Mapping`, which may be given itself.
+        dim, reduction, ignore_index, inplace: as for the function.
     """
 
     def __init__(
         self,
-        mapping: AbstractMapping,
+        mapping: AbstractMapping | Mapping | str,
         dim: int = -1,
         reduction: str = "mean",
-        ignore_index: int = -100,
+        ignore_index: int | None = -100,
         inplace: bool = False,
     ) -> None:
         super().__init__()
-        self.mapping = mapping
+        _checks.integer("dim", dim)
+        _checks.choice("reduction", reduction, _checks.REDUCTIONS)
+        _checks.ignored(ignore_index)
+        self.mapping = held(mapping, dim)
         self.dim = dim
         self.reduction = reduction
         self.ignore_index = ignore_index
         self.inplace = inplace
 
     def forward(self, scores: Tensor, target: Tensor) -> Tensor:
-        return fenchel_young_loss(
-            self.mapping,
-            scores,
-            target,
-            self.dim,
-            self.reduction,
-            self.ignore_index,
-            self.inplace,
+        return self.mapping.mapping.loss(
+            scores, target, self.dim, self.reduction, self.ignore_index, self.inplace
         )
 
     def extra_repr(self) -> str:
-        return f"{self.mapping}, dim={self.dim}, reduction={self.reduction!r}"
+        return f"dim={self.dim}, reduction={self.reduction!r}"

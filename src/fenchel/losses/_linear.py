@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from .. import _checks
 from ..mappings import AbstractMapping
+from ..mappings._registry import resolve
 from ._chunks import Chunk, Entries, Gradients, Problem
 
 _WHOLE_BYTES, _CHUNK_BYTES = 2**29, 3 * 2**27
@@ -19,13 +20,13 @@ _WHOLE_BYTES, _CHUNK_BYTES = 2**29, 3 * 2**27
 
 
 def linear_fenchel_young_loss(
-    mapping: AbstractMapping,
+    mapping: AbstractMapping | str,
     hidden: Tensor,
     weight: Tensor,
     target: Tensor,
     bias: Tensor | None = None,
     reduction: str = "mean",
-    ignore_index: int = -100,
+    ignore_index: int | None = -100,
     chunk: int | None = None,
 ) -> Tensor:
     """`fenchel_young_loss(mapping, hidden @ weight.T + bias, target)` without storing the scores.
@@ -35,13 +36,13 @@ def linear_fenchel_young_loss(
     A chunk whose supports are wide takes the products.
 
     Args:
-        mapping: gives ŷ, Ω and γ; its parameters must be numbers.
+        mapping: gives ŷ, Ω and γ, and its parameters must be numbers; or the name of one.
         hidden: (..., D), floating point.
         weight: (V, D), of the same type; perhaps an embedding's own.
         target: (...), class indices.
         bias: (V,) or None.
         reduction: "none", "mean" or "sum" over the rows.
-        ignore_index: rows with this index count for nothing.
+        ignore_index: rows with this index count for nothing; None for no such index.
         chunk: how many rows of scores to compute at a time; of at most two such chunks the scores
             are held. By default these take 3/4 GiB at most.
     Returns:
@@ -60,24 +61,27 @@ def linear_fenchel_young_loss(
     tensor(0.5308)
     """
     _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-    _checks.mapping(mapping, AbstractMapping)
+    mapping = resolve(mapping)
     _checks.linear(mapping, hidden, weight, bias, chunk)
     rows, classes = hidden.reshape(-1, hidden.shape[-1]), weight.shape[0]
-    scores = torch.empty((*hidden.shape[:-1], classes), device="meta")
-    if not _checks.target(target, scores, hidden.ndim - 1, ignore_index):
+    shape = (*hidden.shape[:-1], classes)
+    if not _checks.target(target, shape, hidden.device, hidden.ndim - 1, ignore_index, "hidden"):
         raise TypeError("`target` must hold class indices, got floating point.")
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         rows, weight = rows.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
-    kept = target.reshape(-1) != ignore_index
-    indices = torch.where(kept, target.reshape(-1), 0).to(torch.int64)
+    indices = target.reshape(-1).to(torch.int64)
+    kept = torch.ones_like(indices, dtype=torch.bool)
+    if ignore_index is not None:
+        kept = indices != ignore_index
+        indices = torch.where(kept, indices, 0)
     if chunk is None:
         chunk = _chunk_of(rows, classes)
     wide = torch.promote_types(rows.dtype, torch.float32)
-    fast = device != "cpu" and torch.is_autocast_enabled(device)
-    plan = _Plan(mapping, chunk, reduction, torch.is_grad_enabled(), wide if fast else rows.dtype)
+    dtype = wide if torch.is_autocast_enabled(device) else rows.dtype
+    plan = _Plan(mapping, chunk, reduction, torch.is_grad_enabled(), dtype)
     with torch.autocast(device, enabled=False):
         loss = LinearLoss.apply(rows, weight, bias, indices, kept.to(wide), plan)
     return loss.view(target.shape) if reduction == "none" else loss
@@ -128,8 +132,7 @@ class LinearLoss(Function):
         ctx.chunks = []
         for start in range(0, len(hidden), plan.chunk):
             part = slice(start, start + plan.chunk)
-            scores = problem.scores(hidden[part])
-            losses[part], state = problem.solve(scores, target[part])
+            scores, losses[part], state = problem.solve(hidden[part], target[part])
             if any(wanted):
                 ctx.chunks.append(Chunk(problem, part, scores, state, target[part], weights[part]))
                 for chunk in ctx.chunks[-2:-1]:
@@ -160,8 +163,7 @@ class LinearLoss(Function):
             total = Gradients(ctx.needs_input_grad[:3])
             problem = Problem(ctx.mapping, weight, bias)
             for part in [chunk.part for chunk in ctx.chunks if not chunk.narrow]:
-                scores = problem.scores(hidden[part])
-                _, state = problem.solve(scores, target[part])
+                scores, _, state = problem.solve(hidden[part], target[part])
                 total.add(problem, part, scores, state, target[part], rows[part], hidden)
         if entries is not None and any(chunk.narrow for chunk in ctx.chunks):
             total.gather(entries, hidden, weight)

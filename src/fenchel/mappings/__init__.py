@@ -3,7 +3,8 @@
 import importlib
 import pkgutil
 
-from ._base import AbstractMapping, Support, examples, get, names
+from ._base import AbstractMapping, Support
+from ._registry import examples, get, names
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

@@ -54,13 +54,6 @@ def _readable(scores: Tensor, mapping: AbstractMapping) -> Tensor:
     return scores.float()
 
 
-def _less_target(value: Tensor, scores: Tensor, target: Tensor | None) -> Tensor:
-    """A value per row less the target's score, in the scores' type."""
-    if target is not None:
-        value = value - scores.gather(-1, target).squeeze(-1)
-    return value if value.dtype == scores.dtype else value.to(scores.dtype)
-
-
 @signed
 class Argmax(Function):
     """ŷ(scores): rows (..., d), a parameter of shape (..., 1) or None, and the mapping."""
@@ -144,8 +137,8 @@ class Max(Function):
     def forward(
         scores: Tensor, parameter: Tensor | None, target: Tensor | None, mapping: AbstractMapping
     ) -> tuple[Tensor, Tensor]:
-        value, y = mapping.at(parameter).solve_max(_readable(scores, mapping))
-        return _less_target(value, scores, target), y.to(scores.dtype)
+        value, y = mapping.at(parameter).solve_max(_readable(scores, mapping), target)
+        return value, y.to(scores.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
@@ -174,6 +167,8 @@ class Max(Function):
             if ctx.needs_input_grad[1]:
                 slope = (grad_y * mapping.parameter_jvp(y)).sum(-1, keepdim=True)
                 grad_parameter = _total(grad_parameter, slope)
+        if grad_scores is not None:  # the value's own is wider than half precision
+            grad_scores = grad_scores.to(y.dtype)
         return grad_scores, grad_parameter, None, None
 
     @staticmethod
@@ -196,7 +191,8 @@ class ForwardMax(Max):
         mapping = ctx.mapping.at(parameter)
         value_t = y_t = None
         if scores_t is not None:
-            value_t = (y * scores_t).sum(-1)
+            wide = torch.promote_types(y.dtype, torch.float32)
+            value_t = (y * scores_t).sum(-1, dtype=wide)
             if target is not None:
                 value_t = value_t - scores_t.gather(-1, target).squeeze(-1)
             y_t = _product(mapping, y, scores_t)
@@ -221,10 +217,10 @@ class StateMax(Function):
         mapping: AbstractMapping,
         inplace: bool,
     ) -> Tensor:
-        value, state = mapping.at(parameter).solve_state(_readable(scores, mapping))
+        value, state = mapping.at(parameter).solve_state(_readable(scores, mapping), target)
         ctx.mapping, ctx.inplace = mapping, inplace and scores.is_contiguous()
         ctx.save_for_backward(scores, state, parameter, target)
-        return _less_target(value, scores, target)
+        return value
 
     @staticmethod
     def backward(ctx: Any, grad_value: Tensor) -> Any:
@@ -244,6 +240,7 @@ class StateMax(Function):
             grad_scores = rows * y
             if target is not None:
                 grad_scores = grad_scores.scatter_add(-1, target, -rows)
+            grad_scores = grad_scores.to(scores.dtype)
         if ctx.needs_input_grad[1]:
             grad_parameter = -rows * mapping.parameter_omega(y).unsqueeze(-1)
         return grad_scores, grad_parameter, None, None, None

@@ -1,10 +1,9 @@
-"""What every mapping is: the abstract class, the registry, and all that follows from a solution
-and its Jacobian: the mapping along any dimension, its value, its support and its loss."""
+"""What every mapping is: the abstract class, and all that follows from a solution and its Jacobian:
+the mapping along any dimension, its value, its support and its loss."""
 
 from __future__ import annotations
 
 import abc
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from . import _autograd
+from . import _autograd, _loss
 
 _REGISTRY: dict[str, type[AbstractMapping]] = {}
 
@@ -24,6 +23,31 @@ class Support(NamedTuple):
     indices: Tensor
     values: Tensor
     sizes: Tensor
+
+
+class Rows(NamedTuple):
+    """Scores as `solve` takes them: (scores − shift)/γ, with the mapped dimension last."""
+
+    scores: Tensor
+    parameter: Tensor | None
+    """The mapping's own, one per row, (..., 1)."""
+    gamma: float | Tensor
+    """γ, a number or one per row, (..., 1)."""
+    shift: Tensor | None
+    """(..., 1), without a gradient; None for none."""
+    dim: int
+    """Where the mapped dimension was, counted from the front."""
+
+    def scaled(self, value: Any) -> Any:
+        """A value per row, (...), times γ."""
+        if isinstance(self.gamma, Tensor):
+            return value * self.gamma.squeeze(-1)
+        return value if self.gamma == 1.0 else value * self.gamma
+
+
+def _finite(anchor: Tensor | None) -> Tensor | None:
+    """An anchor of each row, zero where it is not finite."""
+    return None if anchor is None else anchor.nan_to_num(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,11 +131,22 @@ class AbstractMapping(abc.ABC):
         """Ω of the vertex at each target (..., 1) when entries with scores −inf are deleted."""
         return 0.0
 
+    def mass(self, scores: Tensor) -> float | Tensor:
+        """What the solutions of rows (..., d) sum to, one number or (...)."""
+        if self.total is None:
+            raise NotImplementedError(f"the solutions of {self.name} have no common sum.")
+        return self.total
+
+    def anchor(self, scores: Tensor) -> Tensor | None:
+        """The score of each row (..., d) near which its solution is decided, (..., 1); less it the
+        row has the same solution. None where solutions have no common sum."""
+        return None if self.total is None else scores.amax(-1, keepdim=True)
+
     def check_width(self, d: int) -> None:  # noqa: B027  most mappings take rows of any length
         """Raises if a row of d entries has no solution."""
 
-    def solve_state(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """max_Ω of rows (..., d), shape (...), and a few numbers per row that stand for y."""
+    def solve_state(self, scores: Tensor, target: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """max_Ω as `solve_max` gives it, and a few numbers per row that stand for y."""
         raise NotImplementedError(f"{self.name} keeps its solutions.")
 
     def gradient(
@@ -128,13 +163,27 @@ class AbstractMapping(abc.ABC):
         (n, 1 + most), and their numbers, (n,); see `ops.entmax.reference.support_of`."""
         raise NotImplementedError(f"{self.name} keeps its solutions.")
 
-    def solve_max(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """max_Ω of rows (..., d), shape (...), and the solution."""
+    def solve_max(self, scores: Tensor, target: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """max_Ω of rows (..., d), less the score of a target (..., 1) if given, shape (...), in at
+        least float32; and the solution."""
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         y = self.solve(scores)
-        score = torch.where(y == 0, 0.0, scores * y).sum(-1)
-        value = score - self.kept_omega(y, scores)
-        top = scores.amax(-1)
-        return torch.where(top.isinf(), top, value), y
+        anchor = self.anchor(scores)
+        top = scores.amax(-1) if anchor is None or self.total is None else anchor.squeeze(-1)
+        shift = _finite(anchor)
+        moved = scores if shift is None else scores - shift
+        value = torch.where(y == 0, 0.0, moved * y).sum(-1) - self.kept_omega(y, scores)
+        if target is None:
+            rest = 0.0 if shift is None else shift.squeeze(-1) * self.mass(scores)
+            return torch.where(top.isinf(), top, value + rest), y
+        score = scores.gather(-1, target).squeeze(-1)
+        rest = -score if shift is None else shift.squeeze(-1) - score
+        return torch.where(top.isinf(), top - score, value + rest), y
+
+    def shift(self, scores: Tensor) -> Tensor | None:
+        """What may be subtracted from rows (..., d) before they are divided: their anchors, and
+        zero where these are not finite; (..., 1), without a gradient."""
+        return _finite(self.anchor(scores.detach()))
 
     def rounded(self, scores: Tensor) -> Tensor:
         """The solution in the scores' own type, found in at least float32."""
@@ -160,15 +209,19 @@ class AbstractMapping(abc.ABC):
         Raises:
             TypeError, ValueError: for input of the wrong kind, dimension or size.
         """
-        rows, parameter, dim = self._rows(scores, dim)
-        y = _autograd.solution(rows, parameter, self)
+        rows = self.rows(scores, dim)
+        y = _autograd.solution(rows.scores, rows.parameter, self)
         if y.dtype != scores.dtype:
             y = y.to(self._result_type(scores))
-        return y if dim == y.ndim - 1 else y.movedim(-1, dim).contiguous()
+        return y if rows.dim == y.ndim - 1 else y.movedim(-1, rows.dim).contiguous()
 
     def max(self, scores: Tensor, dim: int = -1) -> Tensor:
         """max_Ω(scores) = max over y in C of <scores, y> − γΩ(y) along `dim`; its gradient is ŷ."""
-        return self._max(scores, None, dim)
+        rows = self.rows(scores, dim)
+        value = rows.scaled(_autograd.value(rows.scores, rows.parameter, None, self))
+        if rows.shift is not None:
+            value = value + rows.shift.squeeze(-1) * self.at(rows.parameter).mass(rows.scores)
+        return value.to(self._result_type(scores))
 
     def tau(self, scores: Tensor, dim: int = -1) -> Tensor:
         """The threshold of scores/γ along `dim`: what is below it gets zero.
@@ -176,9 +229,13 @@ class AbstractMapping(abc.ABC):
         Raises:
             NotImplementedError: for a mapping that has none.
         """
-        rows, parameter, dim = self._rows(scores, dim)
-        plain = self.at(parameter)
-        return plain.threshold(rows, replace(plain, gamma=1.0)(rows))
+        rows = self.rows(scores, dim)
+        plain = self.at(rows.parameter)
+        y = replace(plain, gamma=1.0)(rows.scores)
+        if rows.shift is None:
+            return plain.threshold(rows.scores, y)
+        whole = scores.movedim(dim, -1).to(y.dtype) / rows.gamma
+        return plain.threshold(whole, y)
 
     def support(self, scores: Tensor, dim: int = -1) -> Support:
         """The nonzeros of ŷ(scores) along `dim`.
@@ -186,10 +243,11 @@ class AbstractMapping(abc.ABC):
         Returns:
             indices and values, whose size along `dim` is that of the widest support, largest
             first; unused places hold the value zero at an index outside the support. sizes, the
-            number of nonzeros of each row. Gradients flow through values.
+            number of nonzeros of each row. Gradients flow through values. A row with NaN has NaN
+            at every index.
         """
         y = self(scores, dim).movedim(dim, -1)
-        sizes = (y > 0).sum(-1)
+        sizes = (y != 0).sum(-1)
         width = int(sizes.max()) if sizes.numel() else 0
         values, indices = y.topk(width, dim=-1)
         return Support(indices.movedim(-1, dim), values.movedim(-1, dim), sizes)
@@ -200,60 +258,11 @@ class AbstractMapping(abc.ABC):
         target: Tensor,
         dim: int = -1,
         reduction: str = "mean",
-        ignore_index: int = -100,
+        ignore_index: int | None = -100,
         inplace: bool = False,
     ) -> Tensor:
         """The Fenchel-Young loss; see `fenchel.fenchel_young_loss`."""
-        _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-        _checks.dense_floats("scores", scores)
-        if inplace:
-            _checks.overwritable("scores", scores)
-        dim = _checks.dimension("scores", scores.shape, dim)
-        if not _checks.target(target, scores, dim, ignore_index):
-            losses = self._distribution_loss(scores, target, dim)
-            return losses if reduction == "none" else getattr(losses, reduction)()
-        if self.total != 1.0:
-            raise ValueError(
-                f"`target` must be floating point for {self.name}, whose solutions do not sum to "
-                "one; got class indices."
-            )
-        kept = target != ignore_index
-        classes = torch.where(kept, target, 0).to(torch.int64)
-        losses = self._max(scores, classes, dim, inplace) + self._vertex(scores, classes, dim)
-        losses = torch.where(kept, losses, 0.0)
-        if reduction == "none":
-            return losses
-        return losses.sum() / kept.sum() if reduction == "mean" else losses.sum()
-
-    def _vertex(self, scores: Tensor, target: Tensor, dim: int) -> float | Tensor:
-        """γΩ of each target's vertex, among the classes that are not deleted."""
-        omega = self.vertex_omega(target.unsqueeze(-1), scores.movedim(dim, -1))
-        if isinstance(omega, Tensor):
-            omega = omega.to(scores.dtype)
-        return self._gamma(omega, scores, dim)
-
-    def _distribution_loss(self, scores: Tensor, target: Tensor, dim: int) -> Tensor:
-        rows, parameter, _ = self._rows(target, dim, scaled=False)
-        omega = self.at(parameter).kept_omega(rows, scores.movedim(dim, -1))
-        omega = self._gamma(omega, target, dim)
-        score = torch.where(target == 0, 0.0, target * scores).sum(dim)
-        return self.max(scores, dim) + omega - score
-
-    def _max(
-        self, scores: Tensor, target: Tensor | None, dim: int, inplace: bool = False
-    ) -> Tensor:
-        rows, parameter, dim = self._rows(scores, dim)
-        if target is not None:
-            target = target.unsqueeze(-1)
-        value = _autograd.value(rows, parameter, target, self, inplace)
-        value = self._gamma(value, scores, dim)
-        return value.to(self._result_type(scores))
-
-    def _gamma(self, value: Any, scores: Tensor, dim: int) -> Any:
-        """A value, one per row (...) of the scores, times γ."""
-        if isinstance(self.gamma, Tensor):
-            return value * _checks.per_row("gamma", self.gamma, scores.shape, dim).squeeze(-1)
-        return value if self.gamma == 1.0 else value * self.gamma
+        return _loss.loss(self, scores, target, dim, reduction, ignore_index, inplace)
 
     @staticmethod
     def _result_type(scores: Tensor) -> torch.dtype:
@@ -263,59 +272,35 @@ class AbstractMapping(abc.ABC):
             return torch.float32
         return scores.dtype
 
-    def _rows(
-        self, scores: Tensor, dim: int, scaled: bool = True
-    ) -> tuple[Tensor, Tensor | None, int]:
-        """Checked scores/γ with `dim` last, the parameter as one value per row, and `dim` ≥ 0."""
+    def rows(self, scores: Tensor, dim: int, shifted: bool = False) -> Rows:
+        """Checked scores with `dim` last, divided by γ, and shifted before, if γ is not one or if
+        asked to."""
         _checks.dense_floats("scores", scores)
         dim = _checks.dimension("scores", scores.shape, dim)
         self.check_width(scores.shape[dim])
         unit = not isinstance(self.gamma, Tensor) and self.gamma == 1.0
-        rows = scores
+        x = scores
         if scores.dtype in _checks.HALF:
-            exact = self.reads_ties or not unit
-            rows = scores.to(torch.float32 if exact else self._result_type(scores))
-        if scaled and not unit:
-            if isinstance(self.gamma, Tensor):
-                _checks.per_row("gamma", self.gamma, scores.shape, dim)
-            rows = rows / self.gamma
-        if dim != rows.ndim - 1:
-            rows = rows.movedim(dim, -1)
-        value = getattr(self, self.parameter) if self.parameter else None
-        if isinstance(value, Tensor):
-            return rows, _checks.per_row(str(self.parameter), value, scores.shape, dim), dim
-        return rows, None, dim
+            exact = self.reads_ties or shifted or not unit
+            x = scores.to(torch.float32 if exact else self._result_type(scores))
+        if dim != x.ndim - 1:
+            x = x.movedim(dim, -1)
+        parameter = self._per_row(self.parameter, scores, dim) if self.parameter else None
+        if unit and not shifted:
+            return Rows(x, parameter, 1.0, None, dim)
+        # Scores that are large beside their differences lose these to a division, but not to a
+        # subtraction.
+        shift = self.at(parameter).shift(x)
+        x = x if shift is None else x - shift
+        if unit:
+            return Rows(x, parameter, 1.0, shift, dim)
+        gamma = self._per_row("gamma", scores, dim)
+        gamma = self.gamma if gamma is None else gamma
+        return Rows(x / gamma, parameter, gamma, shift, dim)
 
-
-def get(name: str, **options: Any) -> AbstractMapping:
-    """The registered mapping of that name, with its options.
-
-    >>> get("entmax", alpha=1.25).name
-    'entmax'
-    """
-    if name not in _REGISTRY:
-        raise ValueError(f"`name` must be one of {', '.join(names())}, got {name!r}.")
-    mapping = _REGISTRY[name]
-    known = list(inspect.signature(mapping).parameters)
-    for option in options:
-        if option not in known:
-            raise TypeError(f"{name} has no option `{option}`; it takes {', '.join(known)}.")
-    return mapping(**options)
-
-
-def names() -> list[str]:
-    """The names of all registered mappings.
-
-    >>> "sparsemax" in names()
-    True
-    """
-    return sorted(_REGISTRY)
-
-
-def examples() -> list[AbstractMapping]:
-    """The examples of all registered mappings, over which tests and benchmarks run.
-
-    >>> {example.name for example in examples()} == set(names())
-    True
-    """
-    return [example for name in names() for example in _REGISTRY[name].examples()]
+    def _per_row(self, name: str, scores: Tensor, dim: int) -> Tensor | None:
+        """A field of this mapping as one value per row, (..., 1), if it is a tensor."""
+        value = getattr(self, name)
+        if not isinstance(value, Tensor):
+            return None
+        return _checks.per_row(name, _checks.beside(name, value, scores), scores.shape, dim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -45,6 +46,21 @@ class Ksubset(AbstractMapping):
 
     def check_width(self, d: int) -> None:
         _checks.subset_size(self.k, d)
+
+    def mass(self, scores: Tensor) -> float | Tensor:
+        kept = (scores > -torch.inf).sum(-1).to(scores.dtype)
+        if isinstance(self.k, Tensor):
+            return torch.minimum(kept, self.k.squeeze(-1).to(scores.dtype))
+        return kept.clamp(max=self.k)
+
+    def anchor(self, scores: Tensor) -> Tensor | None:
+        # Of the entries that are neither zero nor one, the ⌈k⌉-th largest is the nearest.
+        ordered = scores.sort(-1, descending=True).values
+        if not isinstance(self.k, Tensor):
+            place = max(math.ceil(self.k), 1) - 1
+            return ordered[..., place : place + 1]
+        place = self.k.detach().ceil().to(torch.int64).clamp(1, scores.shape[-1]) - 1
+        return ordered.gather(-1, place)
 
     def solve(self, scores: Tensor) -> Tensor:
         return ops.ksubset(scores, self.k, self.alpha)

@@ -28,13 +28,19 @@ class AbstractTsallis(AbstractMapping):
     def solve(self, scores: Tensor) -> Tensor:
         return ops.entmax(scores, self.exponent)
 
-    def solve_max(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+    def solve_max(self, scores: Tensor, target: Tensor | None = None) -> tuple[Tensor, Tensor]:
         value, y = ops.entmax_max(scores, self.exponent)
-        return value - self.constant if self.constant else value, y
+        return self._less(value, scores, target), y
 
-    def solve_state(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+    def solve_state(self, scores: Tensor, target: Tensor | None = None) -> tuple[Tensor, Tensor]:
         value, state = ops.entmax_state(scores, self.exponent)
-        return value - self.constant if self.constant else value, state
+        return self._less(value, scores, target), state
+
+    def _less(self, value: Tensor, scores: Tensor, target: Tensor | None) -> Tensor:
+        """A kernel's max_Ω less the target's score and the constant."""
+        if target is not None:
+            value = value - scores.gather(-1, target).squeeze(-1)
+        return value - self.constant if self.constant else value
 
     def gradient(
         self, scores: Tensor, state: Tensor, target: Tensor | None, weights: Tensor, inplace: bool

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ... import _checks
-from ...mappings import AbstractMapping
+from ...mappings import AbstractMapping, get
 from ...mappings._softmax import Softmax
+from ...nn import Mapping
 from ...structures._bits import Bits
 from ...structures._choice import Choice
 from .._distributions import (
@@ -51,7 +52,33 @@ class AbstractEstimator(nn.Module, abc.ABC):
         return self.estimate(self.distribution(scores), loss_fn, context, chunk)
 
 
-class AbstractSampler(AbstractEstimator):
+class AbstractOver(AbstractEstimator):
+    """An estimator under a distribution that a mapping or a structure makes of the scores.
+
+    Args:
+        over: the mapping or the structure; a mapping's tensors are the module's own, as those of
+            `fenchel.nn.Mapping`.
+    """
+
+    def __init__(self, over: Any) -> None:
+        super().__init__()
+        learns = isinstance(over, AbstractMapping) and any(
+            isinstance(value, Tensor) for value in vars(over).values()
+        )
+        self._over = Mapping(over) if learns else over
+
+    @property
+    def over(self) -> Any:
+        """The mapping, with the tensors that the module has now, or the structure."""
+        return self._over.mapping if isinstance(self._over, Mapping) else self._over
+
+    @staticmethod
+    def named(over: Any) -> Any:
+        """The mapping of that name, or what is given."""
+        return get(over) if isinstance(over, str) else over
+
+
+class AbstractSampler(AbstractOver):
     """An estimator that samples outcomes in training and takes the most probable in evaluation.
 
     In evaluation mode it is a function of its inputs: one outcome for each item, no noise, no
@@ -59,17 +86,16 @@ class AbstractSampler(AbstractEstimator):
     without a baseline under `torch.no_grad()`.
 
     Args:
-        over: what turns scores into a distribution: a mapping onto the simplex, or `Bits(d)` for
-            independent bits with probabilities 1/(1 + exp(−θ)).
+        over: what turns scores into a distribution: a mapping onto the simplex or its name, or
+            `Bits(d)` for independent bits with probabilities 1/(1 + exp(−θ)).
         samples: how many for each item; their mean is taken.
     """
 
-    def __init__(self, over: AbstractMapping | Bits | None = None, samples: int = 1) -> None:
-        super().__init__()
-        over = Softmax() if over is None else over
+    def __init__(self, over: AbstractMapping | Bits | str | None = None, samples: int = 1) -> None:
+        over = Softmax() if over is None else self.named(over)
         _checks.distribution(over, Bits, "`fenchel.Bits(8)`")
         _checks.size("samples", samples)
-        self.over = over
+        super().__init__(over)
         self.samples = samples
 
     def distribution(self, scores: Tensor) -> AbstractSampled:

@@ -13,7 +13,7 @@ from ...structures._bits import Bits
 from .. import _supports
 from .._distributions import Table
 from .._expectation import Expectation, LossFn, evaluate
-from ._base import AbstractEstimator
+from ._base import AbstractOver
 
 CONFIGURATIONS = 1024
 """Where top-k of configurations stops to double, unless it is told."""
@@ -22,7 +22,7 @@ CONFIGURATIONS = 1024
 def summed(table: Table, loss_fn: LossFn, chunk: int | None) -> Expectation:
     """Σ p(z) ℓ(z) over the outcomes of a table."""
     item, slot = table.live()
-    live = table.weights > 0
+    live = table.weights != 0
     if len(item):
         values = evaluate(loss_fn, item, table.outcome(item, slot), chunk)
     else:
@@ -32,7 +32,7 @@ def summed(table: Table, loss_fn: LossFn, chunk: int | None) -> Expectation:
     return Expectation(table, (weights * losses).sum(-1), live.sum(-1), table.exact)
 
 
-class AbstractExact(AbstractEstimator):
+class AbstractExact(AbstractOver):
     """An estimator that sums over a table of outcomes."""
 
     def estimate(
@@ -47,8 +47,8 @@ class Exact(AbstractExact):
     With `Softmax()` every category counts, which is the dense marginalization.
 
     Args:
-        over: a mapping onto the simplex for a categorical latent, `Sparsemax()` by default, or a
-            structure.
+        over: a mapping onto the simplex, or its name, for a categorical latent, `Sparsemax()` by
+            default; or a structure.
 
     >>> from fenchel import Bits
     >>> outcome = Exact(Bits(2))(torch.tensor([0.25, 2.0]), lambda item, z: z.sum(-1))
@@ -58,11 +58,10 @@ class Exact(AbstractExact):
     References: correia2020efficient.
     """
 
-    def __init__(self, over: AbstractMapping | AbstractStructure | None = None) -> None:
-        super().__init__()
-        over = Sparsemax() if over is None else over
+    def __init__(self, over: AbstractMapping | AbstractStructure | str | None = None) -> None:
+        over = Sparsemax() if over is None else self.named(over)
         _checks.distribution(over, AbstractStructure, "a structure, such as `fenchel.Bits(8)`")
-        self.over = over
+        super().__init__(over)
 
     def distribution(self, scores: Tensor) -> Table:
         if isinstance(self.over, AbstractStructure):
@@ -97,15 +96,14 @@ class TopK(AbstractExact):
     """
 
     def __init__(
-        self, over: AbstractMapping | Bits | None = None, k: int = 32, most: int | None = None
+        self, over: AbstractMapping | Bits | str | None = None, k: int = 32, most: int | None = None
     ) -> None:
-        super().__init__()
-        over = Sparsemax() if over is None else over
+        over = Sparsemax() if over is None else self.named(over)
         _checks.top_k_of(over, (AbstractTsallis, Bits))
         _checks.size("k", k)
         if most is not None:
             _checks.size("most", most, least=k)
-        self.over = over
+        super().__init__(over)
         self.k = k
         self.most = most
 

@@ -39,11 +39,12 @@ class GumbelSoftmax(AbstractSampler):
 
     def __init__(
         self,
-        over: AbstractMapping | Bits | None = None,
+        over: AbstractMapping | Bits | str | None = None,
         temperature: float = 1.0,
         samples: int = 1,
     ) -> None:
         super().__init__(over, samples)
+        _checks.number("temperature", temperature, above=0)
         self.temperature = temperature
 
     def sampled(

@@ -34,7 +34,7 @@ class ScoreFunction(AbstractSampler):
 
     def __init__(
         self,
-        over: AbstractMapping | Bits | None = None,
+        over: AbstractMapping | Bits | str | None = None,
         baseline: AbstractBaseline | None = None,
         samples: int = 1,
     ) -> None:

@@ -29,10 +29,9 @@ class SumAndSample(AbstractSampler):
     References: liu2019rao.
     """
 
-    def __init__(self, over: AbstractMapping | None = None, k: int = 1) -> None:
+    def __init__(self, over: AbstractMapping | str | None = None, k: int = 1) -> None:
         super().__init__(over)
-        if over is not None:
-            _checks.mapping(over, AbstractMapping)
+        _checks.mapping(self.over, AbstractMapping)
         _checks.size("k", k)
         self.k = k
 

@@ -1,0 +1,98 @@
+"""The Fenchel-Young loss of every mapping, along any dimension and reduced over its rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .. import _checks
+from . import _autograd
+
+if TYPE_CHECKING:
+    from ._base import AbstractMapping
+
+
+def loss(
+    mapping: AbstractMapping,
+    scores: Tensor,
+    target: Tensor,
+    dim: int,
+    reduction: str,
+    ignore_index: int | None,
+    inplace: bool,
+) -> Tensor:
+    """max_Ω(scores) + γΩ(target) − <scores, target>; see `fenchel.fenchel_young_loss`."""
+    _checks.choice("reduction", reduction, _checks.REDUCTIONS)
+    _checks.dense_floats("scores", scores)
+    if inplace:
+        _checks.overwritable("scores", scores)
+    dim = _checks.dimension("scores", scores.shape, dim)
+    if not _checks.target(target, scores.shape, scores.device, dim, ignore_index):
+        losses = _of_distributions(mapping, scores, target, dim)
+        losses = losses if reduction == "none" else getattr(losses, reduction)()
+        return losses.to(_result_type(torch.promote_types(scores.dtype, target.dtype), scores))
+    if mapping.total != 1.0:
+        raise ValueError(
+            f"`target` must be floating point for {mapping.name}, whose solutions do not sum to "
+            "one; got class indices."
+        )
+    if ignore_index is None:
+        losses = _of_classes(mapping, scores, target.to(torch.int64), dim, inplace)
+        losses = losses if reduction == "none" else getattr(losses, reduction)()
+        return losses.to(_result_type(scores.dtype, scores))
+    kept = target != ignore_index
+    classes = torch.where(kept, target, 0).to(torch.int64)
+    losses = torch.where(kept, _of_classes(mapping, scores, classes, dim, inplace), 0.0)
+    if reduction == "mean":
+        losses = losses.sum() / kept.sum()
+    elif reduction == "sum":
+        losses = losses.sum()
+    return losses.to(_result_type(scores.dtype, scores))
+
+
+def _of_classes(
+    mapping: AbstractMapping, scores: Tensor, target: Tensor, dim: int, inplace: bool
+) -> Tensor:
+    """The loss of each row, in at least float32."""
+    rows, target = mapping.rows(scores, dim), target.unsqueeze(-1)
+    value = _autograd.value(rows.scores, rows.parameter, target, mapping, inplace)
+    omega = mapping.vertex_omega(target, rows.scores)
+    if isinstance(omega, Tensor):
+        value = value + omega.to(value.dtype)
+    elif omega:
+        value = value + omega
+    return rows.scaled(_settled(value))
+
+
+def _of_distributions(mapping: AbstractMapping, scores: Tensor, target: Tensor, dim: int) -> Tensor:
+    """The loss of each row, in at least float32."""
+    rows = mapping.rows(scores, dim, shifted=True)
+    y = target.movedim(dim, -1).to(torch.promote_types(rows.scores.dtype, target.dtype))
+    at = mapping.at(rows.parameter)
+    score = (y * torch.where((y == 0) & rows.scores.isinf(), 0.0, rows.scores)).sum(-1)
+    value = _autograd.value(rows.scores, rows.parameter, None, mapping)
+    value = value + (at.kept_omega(y, rows.scores) - score)
+    if rows.shift is None:
+        return rows.scaled(value)
+    # For a target that sums to what solutions do, up to rounding, the shift cancels.
+    mass = at.mass(rows.scores)
+    gap = mass - y.sum(-1)
+    inside = gap.detach().abs() <= 4 * torch.finfo(target.dtype).eps * mass
+    value = torch.where(inside, _settled(value), value)
+    gap = gap - torch.where(inside, gap.detach(), 0.0)
+    return rows.scaled(value) + rows.shift.squeeze(-1) * gap
+
+
+def _settled(losses: Tensor) -> Tensor:
+    """Losses without what rounding leaves of zero or below it, with the gradient that they had."""
+    found = losses.detach()
+    return losses - torch.where(found < torch.finfo(found.dtype).eps / 2, found, 0.0)
+
+
+def _result_type(dtype: torch.dtype, scores: Tensor) -> torch.dtype:
+    """That type; under autocast at least float32, as for `F.cross_entropy`."""
+    if dtype in _checks.HALF and torch.is_autocast_enabled(scores.device.type):
+        return torch.float32
+    return dtype
