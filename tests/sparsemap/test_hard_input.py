@@ -126,3 +126,20 @@ def test_an_oracle_that_is_wrong() -> None:
         found = sparsemap(Custom((3,), function, batched=batched), kept, tol=1e-12)
         assert kept.flatten().equal(scores)
         torch.testing.assert_close(found.marginals, fenchel.sparsemax(kept))
+
+
+def test_structures_that_differ_little() -> None:
+    for trial in range(60):
+        near = 10.0 ** -(4 + trial % 8)
+        table = torch.randint(0, 3, (3, 4)).double().repeat(2, 1)
+        table[3:] += near * torch.randn(3, 4).double()
+
+        def best(scores: Tensor, table: Tensor = table) -> Tensor:
+            return table[(table @ scores).argmax()]
+
+        weights = torch.rand(6).double() * (torch.rand(6) < 0.6)
+        scores = weights / weights.sum().clamp(min=1e-9) @ table + near * torch.randn(4).double()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", fenchel.ConvergenceWarning)
+            u = sparsemap(Custom((4,), best), scores, tol=0.0).marginals
+        assert (table @ (scores - u)).max() - (scores - u) @ u <= 1e-9

@@ -308,3 +308,23 @@ def test_an_oracle_of_ones_own(batched: bool) -> None:
     torch.testing.assert_close(*grads)
     warm = sparsemap(structure, scores, start=posterior, tol=1e-9)
     assert (warm.iterations == 1).all()
+
+
+@pytest.mark.parametrize("lengths", [None, torch.tensor([3, 1, 2])])
+def test_regularized_transitions_with_first_and_last_tags(lengths: Tensor | None) -> None:
+    structure, n, m = Sequence(3, 2), 3, 2
+    scores, ends = torch.randn(3, n, m).double(), torch.randn(2, m).double()
+    moved = scores.clone()
+    moved[:, 0] += ends[0]
+    last = torch.full((3,), n - 1) if lengths is None else lengths - 1
+    moved[torch.arange(3), last] += ends[1]
+    for shape in ((m, m), (1, n - 1, m, m), (3, n - 1, m, m), (3, 1, m, m)):
+        transitions = torch.randn(shape).double()
+        one, other = (
+            sparsemap(structure, x, y, lengths=lengths, regularize_additional=True, tol=1e-12)
+            for x, y in ((scores, (transitions, *ends)), (moved, transitions))
+        )
+        torch.testing.assert_close(one.marginals, other.marginals)
+        torch.testing.assert_close(one.additional[0], other.additional)
+        assert one.additional[0].shape == (3, n - 1, m, m)
+        torch.testing.assert_close(one.additional[1], one.marginals[:, 0])

@@ -1,14 +1,23 @@
-"""Log-partitions and marginals of scores of any size, against sums in exact arithmetic."""
+"""Inference with scores of any size, against sums in exact arithmetic."""
 
 from __future__ import annotations
 
-import exact
 import pytest
 import torch
 from torch import Tensor
 
+import exact
 from conftest import identify
-from fenchel import Budget, DependencyTree, Sequence, log_partition, marginals
+from fenchel import (
+    Budget,
+    DependencyTree,
+    Sequence,
+    log_partition,
+    map_inference,
+    marginals,
+    sparsemap,
+    structures,
+)
 from fenchel.ops import _native
 from fenchel.structures._coded import CodedStructure
 
@@ -122,3 +131,77 @@ def test_a_large_negative_score_forbids(structure: CodedStructure) -> None:
             torch.testing.assert_close(
                 marginals(structure, masked)[possible], marginals(structure, truly)[possible]
             )
+
+
+ENDS = [(a, b) for a in (True, False) for b in (True, False)]
+CODED = [s for s in structures.examples() if isinstance(s, CodedStructure)]
+KINDS = [
+    *((structure, None) for structure in CODED),
+    *(
+        (Sequence(n, m), (shape, start, end))
+        for n, m in [(1, 3), (2, 2), (4, 3)]
+        for shape in (None, (m, m), (n - 1, m, m))
+        for start, end in ENDS
+    ),
+]
+
+
+@pytest.mark.parametrize(("structure", "given"), KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_small_scores_count_beside_large_ones(
+    structure: CodedStructure, given: tuple | None, dtype: torch.dtype
+) -> None:
+    for large in ([1e30, -1e30], [-1e30]):
+        values = torch.tensor([*large, *large, 1.0, -1.0, 0.0, 0.5], dtype=dtype)
+
+        def draw(*shape: int, values: Tensor = values) -> Tensor:
+            return values[torch.randint(len(values), shape)]
+
+        for _ in range(4):
+            scores, additional = draw(*structure.shape), ()
+            if given is not None:
+                shape, m = given[0], structure.shape[1]
+                transitions = None if shape is None else draw(*shape)
+                additional = (transitions, *(draw(m) if there else None for there in given[1:]))
+            rows, every_score = exact.with_additional(structure, scores, additional)
+            totals = exact.totals(rows, every_score)
+            top = exact.best(totals)
+            assert top is not None
+
+            found = map_inference(structure, scores, additional or None)
+            assert found.codes is not None
+            value = totals[exact.place_of(structure, found.codes)]
+            assert value is not None
+            assert top - value <= 1e-15
+            posterior = sparsemap(structure, scores, additional or None)
+            assert posterior.converged
+            assert exact.gap(structure, totals, posterior) <= 2e-6
+
+            if structure.name == "matching":
+                continue
+            value, mean = exact.inference(rows, every_score)
+            assert log_partition(structure, scores, additional or None).item() == pytest.approx(
+                value, rel=1e-6, abs=1e-6
+            )
+            result = marginals(structure, scores, additional or None)
+            u, v = result if additional else (result, ())
+            both = torch.cat([x.flatten() for x in (u, *v) if x is not None]).double()
+            torch.testing.assert_close(both, mean, rtol=0, atol=1e-6)
+
+
+def test_first_and_last_tags_beside_large_unaries() -> None:
+    unaries = torch.full((1, 2), -1e30, requires_grad=True)
+    ends = torch.tensor([1.0, 0.0], requires_grad=True)
+    for additional in ((None, ends, None), (None, None, ends)):
+        u, _ = marginals(Sequence(1, 2), unaries, additional)
+        torch.testing.assert_close(u[0], ends.detach().softmax(0))
+        value = log_partition(Sequence(1, 2), unaries, additional)
+        found = torch.autograd.grad(value, (unaries, ends))
+        torch.testing.assert_close(found, (u.detach(), u[0].detach()))
+        (second,) = torch.autograd.grad(u[0, 0], ends)
+        torch.testing.assert_close(second, torch.tensor([1.0, -1.0]) * u[0].prod().detach())
+        assert map_inference(Sequence(1, 2), unaries, additional).codes.tolist() == [0]
+        torch.testing.assert_close(
+            sparsemap(Sequence(1, 2), unaries, (None, ends / 2, None)).marginals,
+            torch.tensor([[0.75, 0.25]]),
+        )

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import fenchel
 from fenchel import (
     Sequence,
     log_partition,
@@ -232,3 +233,47 @@ def test_shapes_that_do_not_fit() -> None:
         marginals(Sequence(4, 2), unaries, (None, None))
     with pytest.raises(TypeError, match="`start` must have the type and device of `scores`"):
         marginals(Sequence(4, 2), unaries, (None, torch.zeros(2).double(), None))
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_one_position_has_no_transitions(batch: tuple[int, ...]) -> None:
+    structure, m = Sequence(1, 3), 3
+    scores, start = torch.randn(*batch, 1, m), torch.randn(m)
+    for shape in ((0, m, m), (*batch, 0, m, m), (m, m)):
+        none = torch.zeros(shape)
+        for ends in ((None, None), (start, None)):
+            moved = scores if ends[0] is None else scores + start
+            additional = (none, *ends)
+            u, (v, *_) = marginals(structure, scores, additional)
+            torch.testing.assert_close(u, moved.softmax(-1))
+            assert v.shape == (*batch, *shape[-2 if shape == (m, m) else -3 :])
+            assert (v == 0).all()
+            best = map_inference(structure, scores, additional)
+            assert best.codes.equal(moved.argmax(-1))
+            for regularize in (False, True):
+                posterior = sparsemap(
+                    structure, scores, additional, regularize_additional=regularize
+                )
+                torch.testing.assert_close(posterior.marginals, fenchel.sparsemax(moved))
+                assert posterior.additional[0].numel() in (0, v.numel())
+            for kind in ("perceptron", "svm", "crf", "margin_crf", "sparsemap", "margin_sparsemap"):
+                for target in (best.codes, best, (best.indicator, v)):
+                    loss = structured_loss(structure, scores, target, additional, kind=kind)
+                    assert loss >= -1e-6
+
+
+@pytest.mark.parametrize("ends", [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("shape", [None, (3, 3), (3, 3, 3), (2, 3, 3, 3)])
+def test_fractional_targets_with_first_and_last_tags(
+    shape: tuple[int, ...] | None, ends: tuple[bool, bool]
+) -> None:
+    structure, lengths = Sequence(4, 3), torch.tensor([4, 2])
+    draw = [None if there is None else torch.randn(there) for there in (shape, (3,), (2, 3))]
+    kept = (True, *ends)
+    additional = tuple(x if there else None for x, there in zip(draw, kept, strict=True))
+    scores = torch.randn(2, 4, 3)
+    posterior = sparsemap(structure, scores, additional, lengths=lengths, tol=1e-9)
+    y, z = posterior.marginals, posterior.additional[0]
+    target = y if z is None else (y, z)
+    loss = structured_loss(structure, scores, target, additional, lengths=lengths)
+    torch.testing.assert_close(loss, torch.zeros(()), rtol=0, atol=1e-5)

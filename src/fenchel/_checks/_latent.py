@@ -92,7 +92,7 @@ def context(value: Tensor | None, problem: Any) -> Tensor:
     if value.ndim == 0 or value.shape[:-1] != problem.batch:
         wanted = ", ".join([*map(str, problem.batch), "F"])
         raise ValueError(f"`context` must have shape ({wanted}), got {tuple(value.shape)}.")
-    return value.reshape(len(problem.scores), -1).detach()
+    return value.reshape(len(problem.scores), value.shape[-1]).detach()
 
 
 def sampled_prior(structure: object, bases: tuple[type, ...]) -> None:

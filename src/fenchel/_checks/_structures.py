@@ -20,6 +20,12 @@ def structure(value: object, base: type) -> None:
         )
 
 
+def same_shape(name: str, value: Any, other: Any) -> None:
+    """A structure whose scores have the shape of another's."""
+    if value.shape != other.shape:
+        raise ValueError(f"`{name}` must have scores of shape {other.shape}, got {value}.")
+
+
 def batch_of(name: str, value: Tensor, shape: tuple[int, ...]) -> torch.Size:
     """The dimensions of a tensor before those that one instance has."""
     cut = value.ndim - len(shape)
@@ -106,7 +112,7 @@ def lengths(
     shape = (*batch, len(sides)) if len(sides) > 1 else tuple(batch)
     if tuple(value.shape) != shape:
         raise ValueError(f"`lengths` must have shape {shape}, got {tuple(value.shape)}.")
-    value = value.to(torch.int64).reshape(-1, len(sides))
+    value = value.to(torch.int64).reshape(batch.numel(), len(sides))
     if not _values_can_be_read(value):  # kernels rely on the bounds
         return torch.minimum(value.clamp(min=1), value.new_tensor(sides)).to(device)
     bad = (value < 1) | (value > torch.tensor(sides))
@@ -129,7 +135,7 @@ def _lengths_of_mask(mask: Tensor, batch: torch.Size, sides: tuple[int, ...]) ->
     if _values_can_be_read(mask) and (mask[..., 1:] & ~mask[..., :-1]).any():
         raise ValueError(
             "`mask` must be true on the first positions of each instance and false behind them; to "
-            "forbid others, set their scores to −inf."
+            "forbid a part, set its score to −inf."
         )
     return mask.sum(-1)
 
@@ -252,10 +258,8 @@ def vertex(name: str, value: Tensor, coded: bool) -> None:
     )
 
 
-def like_additional(
-    value: Any, batch: torch.Size, own: tuple[int, ...], additional: Tensor
-) -> Tensor:
-    """The target (B, …) of additional scores (B or 1, …), which one instance was given as `own`."""
+def like_additional(value: Any, batch: torch.Size, own: tuple[int, ...]) -> None:
+    """The target (..., *own) of additional scores, which one instance was given as `own`."""
     if not isinstance(value, Tensor):
         raise TypeError(f"`target` must be a torch.Tensor, or a pair of them; got {kind(value)}.")
     shape = (*batch, *own)
@@ -263,7 +267,6 @@ def like_additional(
         raise ValueError(
             f"`target` must have shape {shape} for the additional scores, got {tuple(value.shape)}."
         )
-    return value.reshape(-1, *additional.shape[1:])
 
 
 def cost(value: Any, batch: torch.Size, shape: torch.Size) -> Tensor:

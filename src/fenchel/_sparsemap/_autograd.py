@@ -49,7 +49,7 @@ class Argmax(Function):
         ctx.widths = scores.shape[1], 0 if additional is None else additional.shape[1]
         ctx.batch, ctx.shared = (
             len(scores),
-            additional is not None and len(additional) < len(scores),
+            additional is not None and len(additional) != len(scores),
         )
         ctx.set_materialize_grads(False)
 
@@ -149,7 +149,7 @@ class Maximum(Function):
         _, scores, additional, marginals, extras = inputs
         ctx.save_for_backward(marginals, extras)
         ctx.save_for_forward(marginals, extras)
-        ctx.shared = additional is not None and additional.shape[0] < scores.shape[0]
+        ctx.shared = additional is not None and len(additional) != len(scores)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple:

@@ -218,7 +218,7 @@ def _target(problem: Problem, target: Any) -> tuple[Tensor, Tensor | None]:
     positions = None if coded is None else coded.positions
     codes, y = None, given
     if _checks.structure_target(given, problem.batch, positions, scores) and coded is not None:
-        codes = coded.ended(given.long().reshape(-1, given.shape[-1]), problem.lengths)
+        codes = coded.ended(given.long().reshape(len(scores), given.shape[-1]), problem.lengths)
         _checks.codes(codes, coded.parts(codes) >= math.prod(coded.shape))
         y = coded.indicator(codes, scores.dtype)
         _checks.codes(codes, (codes >= 0) & (coded.codes_of(y) != codes))
@@ -226,15 +226,18 @@ def _target(problem: Problem, target: Any) -> tuple[Tensor, Tensor | None]:
     y = y.to(scores.dtype).reshape(scores.shape)
     if problem.lengths is not None:
         y = torch.where(structure.within(problem.lengths), y, 0.0)
-    shape = problem.form.shapes[0] if problem.form else None
-    if extra is None or shape is None:  # what was not given is zero, or part of the scores
+    if extra is None:
         return y, None
-    if z is not None:
-        return y, _checks.like_additional(z, problem.batch, shape, extra).to(scores.dtype)
-    if codes is None:
+    if codes is not None and coded is not None and z is None:
+        return y, coded.additional_indicator(codes, extra)
+    shape = problem.form.shapes[0] if problem.form else None
+    if shape is None:  # what was not given is zero
+        return y, structure.fold_target(y, None, extra, problem.lengths)
+    if z is None:
         _checks.vertex("target", y, coded is not None)
-        codes = coded.codes_of(y)  # type: ignore[union-attr]
-    return y, coded.additional_indicator(codes, extra)  # type: ignore[union-attr]
+        return y, coded.additional_indicator(coded.codes_of(y), extra)  # type: ignore[union-attr]
+    _checks.like_additional(z, problem.batch, shape)
+    return y, structure.fold_target(y, z.to(scores.dtype), extra, problem.lengths)
 
 
 def _cost(problem: Problem, y: Tensor, cost: Tensor | None) -> Tensor:

@@ -42,7 +42,7 @@ class Solution:
             spread = weights.unsqueeze(-1).expand_as(places)
             v = weights.new_zeros(len(weights), size + 1)
             v = v.scatter_add(1, places.flatten(1), spread.flatten(1))[:, :size]
-        return v.reshape(-1, *shape)
+        return v.reshape(len(weights), *shape)
 
 
 class Posterior:

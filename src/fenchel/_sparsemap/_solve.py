@@ -49,12 +49,14 @@ def sparsemap(
         lengths, mask: the sizes of the instances of a ragged batch, as for `map_inference`.
         method: "active_set", or "frank_wolfe", "away" or "pairwise" for conditional gradient. By
             default a closed form where the structure has one, else the active set.
-        tol: the duality gap to reach, on the scale of ½‖u‖²; where scores are so large that
-            rounding hides it, as close as that allows.
+        tol: the duality gap to reach, on the scale of ½‖u‖²; for an oracle of your own, or without
+            the C++ library, where scores are so large that rounding hides it, as close as that
+            allows.
         max_iter: how often the oracle may be called for one instance. A warning says if it was not
             enough.
         regularize_additional: whether the objective has −½‖v‖² too.
-        start: an earlier result for the same structure and sizes, whose structures to start from.
+        start: an earlier result for the same structure and sizes, whose structures to start from,
+            where the scores still allow them.
     Returns:
         A Posterior: marginals, structures with their weights, and how exact they are. An instance
         whose structures are all forbidden has marginals and weights zero, one with a NaN or +inf
@@ -178,10 +180,10 @@ def _oracle(problem: Problem) -> reference.Oracle:
     def oracle(scores: Tensor, additional: Tensor, places: Tensor) -> reference.Columns:
         part = replace(
             problem,
-            scores=scores.reshape(-1, *like.shape[1:]).to(device),
+            scores=scores.reshape(len(places), *like.shape[1:]).to(device),
             additional=None
             if extra is None
-            else additional.reshape(-1, *extra.shape[1:]).to(device),
+            else additional.reshape(len(places), *extra.shape[1:]).to(device),
             lengths=None if problem.lengths is None else problem.lengths[places.to(device)],
         )
         best = problem.structure.vertices(part)

@@ -38,9 +38,11 @@ class History:
     def close(self) -> Row:
         """Ends an epoch: the median and the 10th and 90th percentiles of the calls per item, their
         mean, the share of items that were exact, and the number of items."""
-        if not self._calls:
-            raise ValueError("an epoch must have at least one batch; call `add` before `close`.")
-        calls = torch.cat(self._calls).double().cpu()
+        calls = torch.cat(self._calls).double().cpu() if self._calls else torch.zeros(0)
+        if not len(calls):
+            raise ValueError(
+                "an epoch must have at least one batch with items; call `add` before `close`."
+            )
         exact = torch.cat(self._exact).double().cpu()
         low, median, high = calls.quantile(calls.new_tensor([0.1, 0.5, 0.9])).tolist()
         row = {

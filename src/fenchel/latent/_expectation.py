@@ -86,6 +86,7 @@ class Expectation:
             theta = _checks.broadcasts("prior", prior, shape).reshape(own.scores.shape)
             theta = theta.to(own.scores.dtype)
         over = own.structure if structure is None else structure
+        _checks.same_shape("structure", over, own.structure)
         lengths = own.lengths
         if lengths is not None:
             theta = theta.expand_as(own.scores)

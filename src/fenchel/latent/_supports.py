@@ -46,7 +46,7 @@ def by_posterior(posterior: Posterior) -> Table:
             return chosen.to(like.dtype).clamp(min=0)
         return structure.indicator(chosen, like.dtype)
 
-    weights = posterior.weights.reshape(len(like), -1).to(like.dtype)
+    weights = posterior.weights.reshape(codes.shape[:2]).to(like.dtype)
     exact = posterior.converged.reshape(-1)
     return Table(problem, weights, outcome, lambda: posterior.marginals.reshape(like.shape), exact)
 

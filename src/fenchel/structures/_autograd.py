@@ -53,7 +53,7 @@ def marginals(
 
 def _summed(v: Tensor, additional: Tensor) -> Tensor:
     """A gradient of each instance (B, …) as one of the additional scores (B or 1, …)."""
-    return v.sum(0, keepdim=True) if additional.shape[0] < v.shape[0] else v
+    return v.sum(0, keepdim=True) if additional.shape[0] != v.shape[0] else v
 
 
 def _spread(tangent: Tensor | None, additional: Tensor | None, batch: int) -> Tensor | None:

@@ -112,8 +112,13 @@ class AbstractStructure(abc.ABC):
         )
 
     def apart(self, additional: Tensor) -> Tensor:
-        """Additional scores (B or 1, …) with one of its own for each place that uses one."""
+        """Additional scores (B or 1, …) with one of its own for each place that uses one, without
+        those that `with_own` adds."""
         return additional
+
+    def with_own(self, scores: Tensor, additional: Tensor, lengths: Tensor | None) -> Tensor:
+        """Scores (B, *shape) with the additional ones that belong to a single part added."""
+        return scores
 
     @property
     def intractable(self) -> str:
@@ -135,6 +140,14 @@ class AbstractStructure(abc.ABC):
     def unfold(self, u: Tensor, v: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, ...]:
         """The inverse for marginals: what belongs to each of the additional scores, (B, …)."""
         return () if v is None else (v,)
+
+    def fold_target(
+        self, y: Tensor, z: Tensor | None, additional: Tensor, lengths: Tensor | None
+    ) -> Tensor:
+        """Targets (B, …) of folded additional scores (B or 1, …) from those of the scores,
+        (B, *shape), and of the first additional score, (B, …) or None where it was not given."""
+        like = y.new_zeros(len(y), *additional.shape[1:])
+        return like if z is None else z.reshape(like.shape)
 
     def additional_shape(self, position: int, shape: torch.Size, batch: torch.Size) -> int:
         """How many dimensions of an additional score belong to one instance; raises if it does not
@@ -183,7 +196,7 @@ class AbstractStructure(abc.ABC):
         sizes = _checks.lengths(lengths, mask, batch, self.sides, scores.device)
         dtype = scores.dtype
         wide = torch.float32 if dtype in _checks.HALF else dtype
-        flat = _bounded(scores.to(wide)).reshape(-1, *self.shape)
+        flat = _bounded(scores.to(wide)).reshape(batch.numel(), *self.shape)
         form, pieces = None, (None,) * len(self.additional_names)
         if additional is not None:
             together = additional if isinstance(additional, tuple) else (additional,)
@@ -206,7 +219,7 @@ class AbstractStructure(abc.ABC):
         lead = piece.shape[: piece.ndim - own]
         if lead.numel() == 1:
             return piece.reshape(1, *tail)
-        return piece.expand(*batch, *tail).reshape(-1, *tail)
+        return piece.expand(*batch, *tail).reshape(batch.numel(), *tail)
 
 
 def _bounded(scores: Tensor) -> Tensor:

@@ -88,13 +88,13 @@ class CodedStructure(AbstractStructure):
 
     def indicator(self, codes: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
         """The parts (..., *shape) of codes (..., positions)."""
-        flat = codes.reshape(-1, codes.shape[-1])
+        flat = codes.flatten(0, -2)
         size = torch.Size(self.shape)
         return _scattered(self.parts(flat), size.numel(), dtype).reshape(*codes.shape[:-1], *size)
 
     def additional_indicator(self, codes: Tensor, additional: Tensor) -> Tensor | None:
         """The additional parts (..., *additional.shape[1:]) of codes (..., positions)."""
-        places = self.extras(codes.reshape(-1, codes.shape[-1]), additional)
+        places = self.extras(codes.flatten(0, -2), additional)
         if places is None:
             return None
         own = additional.shape[1:]

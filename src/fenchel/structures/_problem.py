@@ -71,10 +71,11 @@ class Problem:
         """The same with an additional score of its own for each place that uses one."""
         if self.additional is None:
             return self
+        scores = self.structure.with_own(self.scores, self.additional, self.lengths)
         additional, form = self.structure.apart(self.additional), self.form
         if form is not None and form.shapes[0] is not None:
             form = form._replace(shapes=(tuple(additional.shape[1:]), *form.shapes[1:]))
-        return replace(self, additional=additional, form=form)
+        return replace(self, scores=scores, additional=additional, form=form)
 
     def unbatched(self, values: Tensor) -> Tensor:
         """What belongs to each instance, (B, …), with the user's batch dimensions and type."""

@@ -63,7 +63,10 @@ class Sequence(CodedStructure):
         return "viterbi"
 
     def option(self, additional: Tensor | None) -> int:
-        return int(additional is None or additional.ndim == 3)  # whether all pairs share them
+        if additional is None:
+            return 1
+        shared = ops.reference.separated(additional, *self.shape)[0].ndim == 3
+        return shared + 2 * (additional.ndim == 2)  # with scores of the first and last tag
 
     def operator(self) -> Callable[..., Any]:
         return ops.viterbi
@@ -76,17 +79,30 @@ class Sequence(CodedStructure):
         return torch.where(codes < 0, -1, codes + place)
 
     def extras(self, codes: Tensor, additional: Tensor) -> Tensor | None:
+        m = self.tags
         first, second = codes[..., :-1], codes[..., 1:]
-        place = first * self.tags + second
-        if additional.ndim == 4:
+        place = first * m + second
+        if not self.option(additional) % 2:
             pairs = torch.arange(place.shape[-1], device=codes.device)
-            place = place + pairs * self.tags**2
-        return torch.where((first < 0) | (second < 0), -1, place)
+            place = place + pairs * m**2
+        place = torch.where((first < 0) | (second < 0), -1, place)
+        if additional.ndim > 2:
+            return place
+        count = (codes >= 0).sum(-1, keepdim=True)
+        ends = codes[..., :1], codes.gather(-1, (count - 1).clamp(min=0)) + m
+        pieces = [*ends, torch.where(place < 0, -1, place + 2 * m)]
+        return torch.where(count > 0, torch.cat(pieces, -1), -1)
 
     def apart(self, additional: Tensor) -> Tensor:
-        if additional.ndim == 4:
-            return additional
-        return additional.unsqueeze(1).expand(-1, self.length - 1, -1, -1)
+        transitions = ops.reference.separated(additional, *self.shape)[0]
+        return ops.reference.pairs(transitions, self.length)
+
+    def with_own(self, scores: Tensor, additional: Tensor, lengths: Tensor | None) -> Tensor:
+        _, start, end = ops.reference.separated(additional, *self.shape)
+        places = torch.arange(self.length, device=scores.device).unsqueeze(1)
+        last = self.length - 1 if lengths is None else lengths.unsqueeze(2) - 1
+        scores = scores + torch.where(places == 0, start.unsqueeze(1), 0.0)
+        return scores + torch.where(places == last, end.unsqueeze(1), 0.0)
 
     def codes(self) -> Tensor:
         return torch.tensor(list(itertools.product(range(self.tags), repeat=self.length)))
@@ -100,25 +116,38 @@ class Sequence(CodedStructure):
         self, scores: Tensor, additional: tuple[Tensor | None, ...], lengths: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         transitions, start, end = additional
-        places = torch.arange(self.length, device=scores.device).unsqueeze(1)
-        if start is not None:
-            scores = scores + torch.where(places == 0, start.unsqueeze(1), 0.0)
-        if end is not None:
-            last = self.length - 1 if lengths is None else lengths.unsqueeze(2) - 1
-            scores = scores + torch.where(places == last, end.unsqueeze(1), 0.0)
         if transitions is None:
             transitions = scores.new_zeros(1, self.tags, self.tags)
         if transitions.ndim == 4 and transitions.shape[1] == 1:
             transitions = transitions.squeeze(1)
-        return scores, transitions
+        if start is None and end is None:
+            return scores, transitions
+        none = scores.new_zeros(1, self.tags)
+        ends = (none if piece is None else piece for piece in (start, end))
+        return scores, ops.reference.joined(transitions, *ends)
 
     def unfold(self, u: Tensor, v: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, ...]:
+        if v is None:
+            return ()
+        transitions = ops.reference.separated(v, *self.shape)[0]
+        return (transitions, u[:, 0], self._last(u, lengths))
+
+    def fold_target(
+        self, y: Tensor, z: Tensor | None, additional: Tensor, lengths: Tensor | None
+    ) -> Tensor:
+        transitions = ops.reference.separated(additional, *self.shape)[0]
+        like = y.new_zeros(len(y), *transitions.shape[1:])
+        z = like if z is None else z.reshape(like.shape)
+        if additional.ndim > 2:
+            return z
+        return ops.reference.joined(z, y[:, 0], self._last(y, lengths))
+
+    def _last(self, u: Tensor, lengths: Tensor | None) -> Tensor:
+        """What belongs to the last tag, (B, m), of (B, n, m)."""
         if lengths is None:
-            end = u[:, -1]
-        else:
-            last = (lengths - 1).unsqueeze(2).expand(-1, 1, self.tags)
-            end = u.gather(1, last).squeeze(1)
-        return () if v is None else (v, u[:, 0], end)
+            return u[:, -1]
+        last = (lengths - 1).unsqueeze(2).expand(-1, 1, self.tags)
+        return u.gather(1, last).squeeze(1)
 
     @classmethod
     def examples(cls) -> Iterator[AbstractStructure]:

@@ -9,7 +9,8 @@
 //   double argmax(scores, additional, code)
 //                                         the best structure's score; −inf, and a code of −1, if every
 //                                         structure holds a part of score −inf. additional may be null
-//                                         for "as before". No score is NaN or +inf
+//                                         for "as before". No score is NaN or +inf. It is a template over
+//                                         the kind of number: doubles, or exact ones where scores are far
 //   int part(position, choice)            the score's index of that choice, −1 if it has none
 //   void for_each_extra(code, f)          f(index) for each additional score of the structure
 //   void gather(full, compact), scatter   between a tensor of the full sizes and scores of these
@@ -19,14 +20,30 @@
 #include <memory>
 #include <vector>
 
+#include "exact.hpp"
 #include "simd.hpp"
 
 namespace fenchel {
 
 constexpr double kNone = -kInf<double>;
 
+template <class Num>
+class WorkspaceOf {
+ public:
+  void resize(int64_t n) { memory_.resize(static_cast<size_t>(n)); }
+  void fill(int64_t n, const Num& value) { std::fill_n(memory_.begin(), n, value); }
+  Num* data() { return memory_.data(); }
+  const Num* data() const { return memory_.data(); }
+  Num& operator[](int64_t i) { return memory_[i]; }
+  const Num& operator[](int64_t i) const { return memory_[i]; }
+
+ private:
+  std::vector<Num> memory_;
+};
+
 // Memory for vectors: every size is a multiple of the lanes, and starts where a cache line does.
-class Workspace {
+template <>
+class WorkspaceOf<double> {
  public:
   void resize(int64_t n) {
     memory_.reset(new double[n + kLine]);
@@ -47,11 +64,20 @@ class Workspace {
   double* data_ = nullptr;
 };
 
+using Workspace = WorkspaceOf<double>;
+
 // Whether no entry is NaN or +inf.
 inline bool is_solvable(const double* x, int64_t n) {
   VecInt<double> bad = {};
   each_vector<double>(x, n, 0, [&](Vec<double> v, int64_t, int64_t) { bad |= ~(v < kInf<double>); });
   return fold(bad, [](auto a, auto b) { return a | b; }) == 0;
+}
+
+// The largest of any number of entries.
+inline double highest(const double* x, int64_t n) {
+  Vec<double> top = splat<double>(kNone);
+  each_vector<double>(x, n, kNone, [&](Vec<double> v, int64_t, int64_t) { top = max<double>(top, v); });
+  return fold(top, [](auto a, auto b) { return a > b ? a : b; });
 }
 
 inline double largest(const double* x, int64_t n) {
@@ -105,12 +131,14 @@ class Grid {
 };
 
 // The best structures of a batch: codes (−1 behind the end of a shorter instance) and their scores, NaN
-// for an instance with NaN or +inf among its scores. make() builds the oracle of a thread.
+// for an instance with NaN or +inf among its scores. make(number) builds the oracle of a thread for that kind of
+// number; where scores are far, exact ones find the structure again.
 template <class T, class Make>
 int map_batch(Make make, const T* scores, const T* additional, int64_t extra_step, const int64_t* lengths,
               int64_t sizes, int64_t batch, int64_t work, int32_t* codes, double* values, int threads) {
   return parallel_rows(batch, work, threads, [&](int64_t first, int64_t last) {
-    auto oracle = make();
+    auto oracle = make(double());
+    std::unique_ptr<decltype(make(Exact()))> exact;
     const int64_t size = oracle.parts(), width = oracle.positions();
     Workspace compact, extra;
     compact.resize(padded<double>(size));
@@ -122,9 +150,17 @@ int map_batch(Make make, const T* scores, const T* additional, int64_t extra_ste
       for (int i = 0; i < n; ++i) extra[i] = static_cast<double>(additional[row * extra_step + i]);
       int32_t* code = codes + row * width;
       for (int64_t i = 0; i < width; ++i) code[i] = -1;
-      values[row] = is_solvable(compact.data(), oracle.parts()) && is_solvable(extra.data(), n)
-                        ? oracle.argmax(compact.data(), n ? extra.data() : nullptr, code)
-                        : std::numeric_limits<double>::quiet_NaN();
+      const int parts = oracle.parts();
+      if (!is_solvable(compact.data(), parts) || !is_solvable(extra.data(), n)) {
+        values[row] = std::numeric_limits<double>::quiet_NaN();
+        continue;
+      }
+      values[row] = oracle.argmax(compact.data(), n ? extra.data() : nullptr, code);
+      if (!is_far(std::fmax(highest(compact.data(), parts), highest(extra.data(), n)), values[row])) continue;
+      if (!exact) exact = std::make_unique<decltype(make(Exact()))>(make(Exact()));
+      const std::vector<Exact> all(compact.data(), compact.data() + parts), more(extra.data(), extra.data() + n);
+      exact->resize(lengths ? lengths + row * sizes : nullptr);
+      values[row] = exact->argmax(all.data(), n ? more.data() : nullptr, code);
     }
   });
 }
@@ -138,12 +174,16 @@ int map_batch(Make make, const T* scores, const T* additional, int64_t extra_ste
                                             int64_t n, int64_t m, int64_t option, int32_t* codes,        \
                                             double* values, int threads) {                               \
     (void)m, (void)option;                                                                               \
-    return fenchel::map_batch<T>([&] { return __VA_ARGS__; }, scores, additional, extra_step, lengths,   \
-                                 sizes, batch, work, codes, values, threads);                            \
+    const auto make = [&](auto number) {                                                                 \
+      using Num = decltype(number);                                                                      \
+      return __VA_ARGS__;                                                                                \
+    };                                                                                                   \
+    return fenchel::map_batch<T>(make, scores, additional, extra_step, lengths, sizes, batch, work,      \
+                                 codes, values, threads);                                                \
   }
 
 // work: about how many entries a plain operator would touch in the same time; the last argument builds
-// the oracle of a thread from n, m and option.
+// the oracle of a thread, over numbers Num, from n, m and option.
 #define FENCHEL_MAP(name, work, ...)                  \
   FENCHEL_MAP_OF(name, f32, float, work, __VA_ARGS__) \
   FENCHEL_MAP_OF(name, f64, double, work, __VA_ARGS__)

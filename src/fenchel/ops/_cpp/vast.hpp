@@ -57,6 +57,8 @@ class Log {
   }
   friend Log operator-(Log a, const Log& b) { return a -= b; }
 
+  bool is_negative() const { return limb_[kLimbs - 1] >> 63; }
+
   // As a double, infinite beyond 2^63.
   double near() const {
     const uint64_t sign = static_cast<uint64_t>(static_cast<int64_t>(limb_[1]) >> 63);
@@ -77,7 +79,6 @@ class Log {
   // For the sum of 2^60 scores of any size that a double has.
   static constexpr int kLimbs = 18;
   uint64_t limb_[kLimbs] = {};
-  bool is_negative() const { return limb_[kLimbs - 1] >> 63; }
 };
 
 // part · e^exponent · ε^rare for an infinitely small ε; part = 0 or 2^−128 ≤ |part| < 2^128.

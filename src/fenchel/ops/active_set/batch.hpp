@@ -37,17 +37,20 @@ struct Solutions {
   std::vector<Solution> all;
 };
 
-// Starts the support from what the caller knows, or from the best structure for the scores alone.
-// False if there is none without a part of score −inf.
-template <class Oracle>
-bool start(Instance<Oracle>& instance, const int32_t* codes, const double* weights, int64_t width,
+// Starts the support from what the caller knows, or from the best structure for the scores alone, to which all
+// are compared. One that is forbidden, or further below the best than marginals can change a score, has no weight
+// in any solution: it is left out. False if there is no structure without a part of score −inf.
+template <class Make>
+bool start(Instance<Make>& instance, const int32_t* codes, const double* weights, int64_t width,
            int64_t step) {
+  instance.update_marginals();
+  if (instance.find_best() == kNone) return false;
   double total = 0;
   for (int64_t k = 0; k < width; ++k) {
     if (!(weights[k] > 0)) continue;
     instance.fill_next(codes + k * step);
-    const double score = instance.score_next(total == 0);
-    if (!std::isfinite(score)) continue;
+    const double score = instance.score_next();
+    if (!(score >= -instance.reach())) continue;
     const int64_t known = instance.support.meet_next();
     if (known < 0)
       instance.support.add_next(score, weights[k]);
@@ -59,23 +62,22 @@ bool start(Instance<Oracle>& instance, const int32_t* codes, const double* weigh
     instance.support.scale_weights(1 / total);
     return true;
   }
-  instance.update_marginals();
-  if (instance.find_next() == kNone) return false;
+  instance.fill_best();
   instance.support.meet_next();
-  instance.support.add_next(instance.score_next(true), 1);
+  instance.support.add_next(0, 1);
   return true;
 }
 
-template <class Oracle>
+template <class Make>
 class BatchSolver {
  public:
-  BatchSolver(const Batch& batch, Oracle oracle)
-      : batch_(batch), oracle_(std::move(oracle)), parts_(oracle_.parts()),
-        positions_(oracle_.positions()) {
+  BatchSolver(const Batch& batch, const Make& make)
+      : batch_(batch), instance_(make, batch.regularize), parts_(instance_.oracle().parts()),
+        positions_(instance_.oracle().positions()) {
     scores_.resize(padded<double>(parts_));
     place_.resize(padded<double>(parts_));
     for (int64_t i = 0; i < parts_; ++i) iota_.push_back(static_cast<double>(i));
-    most_extras_ = instance_.set(&oracle_, nullptr, nullptr, batch.regularize);
+    most_extras_ = instance_.set(nullptr, nullptr, nullptr);
   }
 
   void describe(Solutions& solutions) const {
@@ -83,13 +85,15 @@ class BatchSolver {
   }
 
   void solve(int64_t row, Solution& solution) {
-    oracle_.resize(batch_.lengths ? batch_.lengths + row * batch_.lengths_step : nullptr);
-    oracle_.gather(batch_.scores + row * parts_, scores_.data());
-    const double* additional = oracle_.extras() ? batch_.additional + row * batch_.extra_step : nullptr;
-    instance_.set(&oracle_, scores_.data(), additional, batch_.regularize);
+    auto& oracle = instance_.oracle();
+    const int64_t* lengths = batch_.lengths ? batch_.lengths + row * batch_.lengths_step : nullptr;
+    oracle.resize(lengths);
+    oracle.gather(batch_.scores + row * parts_, scores_.data());
+    const double* additional = oracle.extras() ? batch_.additional + row * batch_.extra_step : nullptr;
+    instance_.set(scores_.data(), additional, lengths);
     double* marginals = batch_.marginals + row * parts_;
-    if (!is_solvable(scores_.data(), oracle_.parts()) ||
-        (additional && !is_solvable(additional, oracle_.extras())))
+    if (!is_solvable(scores_.data(), oracle.parts()) ||
+        (additional && !is_solvable(additional, oracle.extras())))
       return leave_unsolved(row, std::numeric_limits<double>::quiet_NaN());
     const int64_t width = batch_.start_width;
     if (!start(instance_, batch_.start_codes + row * width * positions_,
@@ -101,7 +105,7 @@ class BatchSolver {
                                 ? active_set(instance_, limits)
                                 : conditional_gradient(instance_, limits, method);
     if (method != Method::kActiveSet) instance_.support.settle();
-    oracle_.scatter(instance_.marginals().data(), marginals);
+    oracle.scatter(instance_.marginals().data(), marginals);
     batch_.gaps[row] = outcome.gap;
     batch_.iterations[row] = outcome.iterations;
     batch_.converged[row] = outcome.converged;
@@ -119,8 +123,8 @@ class BatchSolver {
 
   void write(Solution& solution) {
     const Support& support = instance_.support;
-    const int64_t size = support.size(), positions = oracle_.positions();
-    oracle_.gather(iota_.data(), place_.data());
+    const int64_t size = support.size(), positions = instance_.oracle().positions();
+    instance_.oracle().gather(iota_.data(), place_.data());
     solution.codes.assign(size * positions_, -1);
     solution.parts.assign(size * positions_, -1);
     solution.extras.assign(size * most_extras_, -1);
@@ -141,17 +145,15 @@ class BatchSolver {
   }
 
   const Batch& batch_;
-  Oracle oracle_;
+  Instance<Make> instance_;
   int64_t parts_, positions_, most_extras_;
   Workspace scores_, place_;
   std::vector<double> iota_;
-  Instance<Oracle> instance_;
 };
 
-// make() builds the oracle of a thread.
+// make(number) builds the oracle of a thread for that kind of number.
 template <class Make>
 int solve_batch(const Batch& batch, Make make, Solutions** out, int64_t* shape) {
-  using Oracle = decltype(make());
   int status = kOk;
   const int threads = static_cast<int>(std::max<int64_t>(1, std::min(batch.threads, batch.count)));
   try {
@@ -161,7 +163,7 @@ int solve_batch(const Batch& batch, Make make, Solutions** out, int64_t* shape) 
 #pragma omp parallel for num_threads(threads) schedule(static, 1) if (threads > 1)
     for (int t = 0; t < threads; ++t) {
       try {
-        BatchSolver<Oracle> solver(batch, make());
+        BatchSolver<Make> solver(batch, make);
         if (t == 0) solver.describe(*solutions);
         for (int64_t row; (row = next++) < batch.count;) solver.solve(row, solutions->all[row]);
       } catch (const std::exception&) {  // only an allocation can fail

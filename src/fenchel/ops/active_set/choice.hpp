@@ -7,6 +7,7 @@
 
 namespace fenchel {
 
+template <class Num>
 class Choice : public Grid {
  public:
   explicit Choice(int d) : Grid(d, 1) {}
@@ -15,10 +16,10 @@ class Choice : public Grid {
   int positions() const { return 1; }
   int part(int, int32_t entry) const { return entry; }
 
-  double argmax(const double* scores, const double*, int32_t* code) {
-    const double* best = std::max_element(scores, scores + rows_);
+  double argmax(const Num* scores, const Num*, int32_t* code) {
+    const Num* best = std::max_element(scores, scores + rows_);
     *code = *best == kNone ? -1 : static_cast<int32_t>(best - scores);
-    return *best;
+    return rounded(*best);
   }
 };
 

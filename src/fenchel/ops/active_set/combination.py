@@ -19,20 +19,29 @@ class Combination:
 
     Args:
         scores: (parts,) and additional (extras,); `regularize` if the latter count in the norm.
+        best: the parts and extras of the best structure for these, with which all are compared.
     """
 
     scores: Tensor
     additional: Tensor
     regularize: bool
+    best: tuple[Tensor, Tensor]
     codes: list[Tensor] = field(default_factory=list)
     parts: list[Tensor] = field(default_factory=list)
     extras: list[Tensor] = field(default_factory=list)
     weights: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
 
     def value(self, parts: Tensor, extras: Tensor) -> Tensor:
-        """The score of structures less that of the first one here: what they share cancels."""
-        first = (self.parts[0], self.extras[0]) if self.parts else (0.0, 0.0)
-        return _inner(parts - first[0], self.scores) + _inner(extras - first[1], self.additional)
+        """The score of structures less that of the best: what they share cancels."""
+        other_parts, other_extras = parts - self.best[0], extras - self.best[1]
+        return _inner(other_parts, self.scores) + _inner(other_extras, self.additional)
+
+    def may_hold(self, parts: Tensor, extras: Tensor) -> bool:
+        """Whether a solution may give a structure weight: it is not forbidden, and not further
+        below the best than marginals, whose norm is at most that of the best, can lift it."""
+        best = self.features(*self.best)
+        reach = best.norm() * (self.features(parts, extras) - best).norm()
+        return bool(self.value(parts, extras) >= -reach)
 
     def features(self, parts: Tensor, extras: Tensor) -> Tensor:
         """What of structures (..., n) counts in the norm."""
@@ -64,12 +73,10 @@ class Combination:
         return self.scores - u[: len(self.scores)], self.additional - extras
 
     def magnitude(self) -> float:
-        """The size of the numbers that the first structure's score is added up from, at least 1."""
-        sizes = (
-            (self.parts[0].abs(), self.scores.abs()),
-            (self.extras[0].abs(), self.additional.abs()),
-        )
-        return float(1 + self.parts[0].abs().sum() + sum(_inner(a, b) for a, b in sizes))
+        """The size of the numbers that the best structure's score is added up from, at least 1."""
+        parts, extras = (x.abs() for x in self.best)
+        sizes = _inner(parts, self.scores.abs()) + _inner(extras, self.additional.abs())
+        return float(1 + parts.sum() + sizes)
 
     def find(self, parts: Tensor, extras: Tensor) -> int | None:
         """The place of an equal structure."""
@@ -125,9 +132,9 @@ class Combination:
         self.weights = self.weights[kept]
 
     def factor(self) -> Tensor:
-        """The lower Cholesky factor of the Gram matrix plus one, (k, k)."""
-        rows = _lifted(self.matrix)
-        return torch.linalg.cholesky(rows @ rows.T)
+        """The lower factor of the Gram matrix plus one, (k, k), up to signs; structures that differ
+        little are told apart, as they are not by Cholesky's algorithm."""
+        return torch.linalg.qr(_lifted(self.matrix).T, mode="r").R.T
 
     def optimize(self) -> None:
         """The best weights for the structures here; those that get none go."""
@@ -135,6 +142,7 @@ class Combination:
             right = torch.stack([self.values, torch.ones_like(self.weights)], -1)
             along, flat = torch.cholesky_solve(right, self.factor()).unbind(-1)
             best = along + (1 - along.sum()) / flat.sum() * flat
+            best = best / best.sum()
             if bool((best > ZERO).all()) or len(best) == 1:
                 self.weights = best
                 return

@@ -14,8 +14,8 @@ inline double line_search(double slope, double curve, double most) {
 
 // Each round moves towards the best structure for the scores less the marginals, away from the
 // worst one of the support, or from this to that, as far as the objective grows.
-template <class Oracle>
-Outcome conditional_gradient(Instance<Oracle>& instance, Limits limits, Method method) {
+template <class Make>
+Outcome conditional_gradient(Instance<Make>& instance, Limits limits, Method method) {
   Support& support = instance.support;
   Outcome outcome;
   for (;;) {
@@ -23,7 +23,7 @@ Outcome conditional_gradient(Instance<Oracle>& instance, Limits limits, Method m
     instance.find_next();
     ++outcome.iterations;
     const double level = instance.level(), norm = instance.squared_norm();
-    const double score = instance.score_next(false);
+    const double score = instance.score_next();
     const double overlap = instance.overlap(support.size()), value = score - overlap;
     outcome.gap = std::max(value - level, 0.0);
     outcome.converged = outcome.gap <= std::max(limits.gap, instance.rounding());

@@ -8,22 +8,27 @@
 #include "choice.hpp"
 
 // `shape` gets the size of the largest support, how many positions and additional parts its
-// structures have, and how many instances did not converge. The oracle of a thread is built from n, m and option, as for the structure's MAP operator.
+// structures have, and how many instances did not converge. The oracle of a thread is built
+// from n, m and option, as for the structure's MAP operator.
 #define FENCHEL_SPARSEMAP(name, ...)                                                               \
   FENCHEL_API int fenchel_sparsemap_##name(const fenchel::Batch* batch, int64_t n, int64_t m,      \
                                            int64_t option, fenchel::Solutions** out,               \
                                            int64_t* shape) {                                       \
     (void)m, (void)option;                                                                         \
-    return fenchel::solve_batch(*batch, [&] { return __VA_ARGS__; }, out, shape);                  \
+    const auto make = [&](auto number) {                                                           \
+      using Num = decltype(number);                                                                \
+      return __VA_ARGS__;                                                                          \
+    };                                                                                             \
+    return fenchel::solve_batch(*batch, make, out, shape);                                         \
   }
 
 FENCHEL_SPARSEMAP(viterbi,
-                  fenchel::Viterbi(static_cast<int>(n), static_cast<int>(m), option != 0))
-FENCHEL_SPARSEMAP(assignment, fenchel::Assignment(static_cast<int>(n), static_cast<int>(m)))
-FENCHEL_SPARSEMAP(arborescence, fenchel::Arborescence(static_cast<int>(n), option != 0))
-FENCHEL_SPARSEMAP(eisner, fenchel::Eisner(static_cast<int>(n), option != 0))
-FENCHEL_SPARSEMAP(choice, fenchel::Choice(static_cast<int>(n)))
-FENCHEL_SPARSEMAP(budget, fenchel::Budget(static_cast<int>(n), static_cast<int>(option / 2),
+                  fenchel::Viterbi<Num>(static_cast<int>(n), static_cast<int>(m), fenchel::Ends(option)))
+FENCHEL_SPARSEMAP(assignment, fenchel::Assignment<Num>(static_cast<int>(n), static_cast<int>(m)))
+FENCHEL_SPARSEMAP(arborescence, fenchel::Arborescence<Num>(static_cast<int>(n), option != 0))
+FENCHEL_SPARSEMAP(eisner, fenchel::Eisner<Num>(static_cast<int>(n), option != 0))
+FENCHEL_SPARSEMAP(choice, fenchel::Choice<Num>(static_cast<int>(n)))
+FENCHEL_SPARSEMAP(budget, fenchel::Budget<Num>(static_cast<int>(n), static_cast<int>(option / 2),
                                           option % 2 != 0))
 
 // Writes the solutions, padded to `width` structures each, and frees them.

@@ -107,11 +107,12 @@ class _Instance:
 
 
 def _begin(combination: Combination, columns: Columns, weights: Tensor, b: int) -> None:
-    """Starts from the structures (B, K, ...) with weights (B, K) that are possible."""
+    """Starts from the structures (B, K, ...) with weights (B, K) that a solution may hold."""
     for k in range(weights.shape[1]):
         parts, extras = columns.parts[b, k], columns.extras[b, k]
-        value = combination.value(parts, extras)
-        if weights[b, k] > 0 and value > -torch.inf and combination.find(parts, extras) is None:
+        if not weights[b, k] > 0 or not combination.may_hold(parts, extras):
+            continue
+        if combination.find(parts, extras) is None:
             combination.add(columns.codes[b, k], parts, extras, float(weights[b, k]))
 
 
@@ -145,11 +146,12 @@ def solve(
     first = oracle(scores, additional, everyone)
     instances = []
     for b in range(len(scores)):
-        combination = Combination(scores[b], additional[b], regularize)
+        best = first.parts[b], first.extras[b]
+        combination = Combination(scores[b], additional[b], regularize, best)
         if start is not None:
             _begin(combination, start[0], start[1], b)
         if not combination.parts:
-            combination.add(first.codes[b], first.parts[b], first.extras[b], 1.0)
+            combination.add(first.codes[b], *best, 1.0)
         combination.weights /= combination.weights.sum()
         instances.append(_Instance(combination, method, limits))
     going = first.found.nonzero().flatten().tolist()

@@ -10,10 +10,11 @@
 
 namespace fenchel {
 
+template <class Num>
 class Arborescence : public Grid {
  public:
   Arborescence(int n, bool single_root)
-      : Grid(n, n), single_root_(single_root), width_(static_cast<int>(padded<double>(n))) {
+      : Grid(n, n), single_root_(single_root), width_(static_cast<int>(padded<Num>(n))) {
     arcs_.resize(2 * static_cast<int64_t>(n) * width_);
     for (auto* v : {&root_, &weight_}) v->resize(2 * n);
     for (auto* v : {&start_, &first_, &last_, &source_}) v->resize(2 * n);
@@ -23,22 +24,22 @@ class Arborescence : public Grid {
 
   void resize(const int64_t* lengths) {
     rows_ = columns_ = lengths ? static_cast<int>(lengths[0]) : full_rows_;
-    width_ = static_cast<int>(padded<double>(rows_));
+    width_ = static_cast<int>(padded<Num>(rows_));
   }
   int positions() const { return rows_; }
   int part(int modifier, int32_t head) const { return head < 0 ? -1 : head * columns_ + modifier; }
 
   // code[i] is the head of word i, i itself if that is the root.
-  double argmax(const double* scores, const double*, int32_t* code) {
+  double argmax(const Num* scores, const Num*, int32_t* code) {
     take(scores);
     if (!contract()) {
       for (int i = 0; i < rows_; ++i) code[i] = -1;
       return kNone;
     }
     for (int k = 0; k < chosen_; ++k) expand(path_[k], source_[path_[k]], code);
-    double value = 0;
+    Num value = 0;
     for (int i = 0; i < rows_; ++i) value += scores[static_cast<int64_t>(code[i]) * rows_ + i];
-    return value;
+    return rounded(value);
   }
 
  private:
@@ -48,17 +49,17 @@ class Arborescence : public Grid {
   // Nodes 0 … n − 1 are the words, the others contracted cycles. Of each node: the scores of its arcs from
   // every word, its root's score, the arc it takes, the place in `order` where its words start, and the
   // range of its children.
-  Workspace arcs_;
-  std::vector<double> root_, weight_;
+  WorkspaceOf<Num> arcs_;
+  std::vector<Num> root_, weight_;
   std::vector<int> start_, first_, last_, source_;
   std::vector<int> children_, path_;
   std::vector<int> order_, place_;
 
-  double* arcs(int node) { return arcs_.data() + static_cast<int64_t>(node) * width_; }
+  Num* arcs(int node) { return arcs_.data() + static_cast<int64_t>(node) * width_; }
 
-  void take(const double* scores) {
+  void take(const Num* scores) {
     for (int d = 0; d < rows_; ++d) {
-      double* row = arcs(d);
+      Num* row = arcs(d);
       for (int h = 0; h < rows_; ++h) row[h] = scores[static_cast<int64_t>(h) * rows_ + d];
       for (int h = rows_; h < width_; ++h) row[h] = kNone;
       root_[d] = row[d];
@@ -82,7 +83,7 @@ class Arborescence : public Grid {
           order_[seen++] = node;
         }
         path_[length++] = node;
-        const double best = largest(arcs(node), width_);
+        const Num best = largest(arcs(node), width_);
         if (best == kNone || (!single_root_ && root_[node] >= best)) {
           if (root_[node] == kNone || (++roots > 1 && single_root_)) return false;
           source_[node] = kRoot;
@@ -113,18 +114,19 @@ class Arborescence : public Grid {
 
   // The arcs into a cycle: entering at a child costs the arc that this child has in the cycle.
   void merge(int cycle, int seen) {
-    double* to = arcs(cycle);
+    Num* to = arcs(cycle);
     const int head = children_[first_[cycle]];
-    const double lost = weight_[head];
-    double root = root_[head] - lost;
-    for (int j = 0; j < width_; j += kLanes<double>) store<double>(to + j, load<double>(arcs(head) + j) - lost);
+    const Num lost = weight_[head];
+    Num root = root_[head] - lost;
+    for (int j = 0; j < width_; j += kLanes<Num>) store<Num>(to + j, load<Num>(arcs(head) + j) - lost);
     for (int k = first_[cycle] + 1; k < last_[cycle]; ++k) {
       const int child = children_[k];
-      const double* from = arcs(child);
-      const double weight = weight_[child];
-      for (int j = 0; j < width_; j += kLanes<double>)
-        store<double>(to + j, max<double>(load<double>(to + j), load<double>(from + j) - weight));
-      root = std::fmax(root, root_[child] - weight);
+      const Num* from = arcs(child);
+      const Num weight = weight_[child];
+      for (int j = 0; j < width_; j += kLanes<Num>)
+        store<Num>(to + j, max<Num>(load<Num>(to + j), load<Num>(from + j) - weight));
+      const Num other = root_[child] - weight;
+      if (root < other) root = other;
     }
     root_[cycle] = root;
     for (int k = start_[cycle]; k < seen; ++k) to[order_[k]] = kNone;
@@ -134,11 +136,11 @@ class Arborescence : public Grid {
   // enters is the one whose entry equals the cycle's. Cycles hold fewer than n nodes, so this is short.
   void expand(int node, int head, int32_t* code) {
     while (node >= rows_) {
-      const double entry = head == kRoot ? root_[node] : arcs(node)[head];
+      const Num entry = head == kRoot ? root_[node] : arcs(node)[head];
       int entered = -1;
       for (int k = first_[node]; k < last_[node]; ++k) {
         const int child = children_[k];
-        const double own = (head == kRoot ? root_[child] : arcs(child)[head]) - weight_[child];
+        const Num own = (head == kRoot ? root_[child] : arcs(child)[head]) - weight_[child];
         if (entered < 0 && own == entry)
           entered = child;
         else

@@ -1,4 +1,4 @@
 // The best matchings of a batch.
 #include "oracle.hpp"
 
-FENCHEL_MAP(assignment, 4 * n * m, fenchel::Assignment(static_cast<int>(n), static_cast<int>(m)))
+FENCHEL_MAP(assignment, 4 * n * m, fenchel::Assignment<Num>(static_cast<int>(n), static_cast<int>(m)))

@@ -8,13 +8,14 @@
 
 namespace fenchel {
 
+template <class Num>
 class Assignment : public Grid {
  public:
   Assignment(int rows, int columns) : Grid(rows, columns) {
     const int few = std::min(rows, columns), many = std::max(rows, columns);
-    const int64_t width = padded<double>(many);
+    const int64_t width = padded<Num>(many);
     scores_.resize(few * width);
-    for (Workspace* w : {&price_, &open_, &key_, &profit_, &reached_}) w->resize(width);
+    for (WorkspaceOf<Num>* w : {&price_, &open_, &key_, &profit_, &reached_}) w->resize(width);
     before_.resize(width);
     column_of_.resize(few);
     free_.resize(few);
@@ -28,7 +29,7 @@ class Assignment : public Grid {
     columns_ = lengths ? static_cast<int>(lengths[1]) : full_columns_;
     few_ = std::min(rows_, columns_);
     many_ = std::max(rows_, columns_);
-    width_ = static_cast<int>(padded<double>(many_));
+    width_ = static_cast<int>(padded<Num>(many_));
     forget();
   }
   int positions() const { return rows_; }
@@ -36,7 +37,7 @@ class Assignment : public Grid {
 
   // With as many rows as columns any prices are a start, and those of the last call a good one; else a
   // column that stays free must have the price zero.
-  double argmax(const double* scores, const double*, int32_t* code) {
+  double argmax(const Num* scores, const Num*, int32_t* code) {
     if (few_ < many_) forget();
     take(scores);
     for (int i = 0; i < rows_; ++i) code[i] = -1;
@@ -44,19 +45,19 @@ class Assignment : public Grid {
       forget();
       return kNone;
     }
-    double value = 0;
+    Num value = 0;
     for (int r = 0; r < few_; ++r) {
       const int c = column_of_[r];
       (rows_ <= columns_ ? code[r] : code[c]) = rows_ <= columns_ ? c : r;
       value += scores_[static_cast<int64_t>(r) * width_ + c];
     }
-    return value;
+    return rounded(value);
   }
 
  private:
   int few_, many_, width_;
-  Workspace scores_;  // of the fewer, padded with −inf
-  Workspace price_, open_, key_, profit_, reached_;
+  WorkspaceOf<Num> scores_;  // of the fewer, padded with −inf
+  WorkspaceOf<Num> price_, open_, key_, profit_, reached_;
   std::vector<int64_t> before_;
   std::vector<int> column_of_, row_of_, free_, closed_;
 
@@ -64,11 +65,11 @@ class Assignment : public Grid {
     for (int j = 0; j < width_; ++j) price_[j] = 0;
   }
 
-  void take(const double* scores) {
+  void take(const Num* scores) {
     for (int r = 0; r < few_; ++r) {
-      double* row = scores_.data() + static_cast<int64_t>(r) * width_;
+      Num* row = scores_.data() + static_cast<int64_t>(r) * width_;
       if (rows_ <= columns_)
-        std::memcpy(row, scores + static_cast<int64_t>(r) * many_, static_cast<size_t>(many_) * sizeof(double));
+        std::copy_n(scores + static_cast<int64_t>(r) * many_, many_, row);
       else
         for (int c = 0; c < many_; ++c) row[c] = scores[static_cast<int64_t>(c) * few_ + r];
       for (int c = many_; c < width_; ++c) row[c] = kNone;
@@ -76,13 +77,13 @@ class Assignment : public Grid {
   }
 
   // What each column brings to the row, less its price; the most of them.
-  double offers(int row) {
-    const double* s = scores_.data() + static_cast<int64_t>(row) * width_;
-    Vec<double> top = splat<double>(kNone);
-    for (int j = 0; j < width_; j += kLanes<double>) {
-      Vec<double> v = load<double>(s + j) - load<double>(price_.data() + j);
-      store<double>(profit_.data() + j, v);
-      top = max<double>(top, v);
+  Num offers(int row) {
+    const Num* s = scores_.data() + static_cast<int64_t>(row) * width_;
+    Vec<Num> top = splat<Num>(kNone);
+    for (int j = 0; j < width_; j += kLanes<Num>) {
+      Vec<Num> v = load<Num>(s + j) - load<Num>(price_.data() + j);
+      store<Num>(profit_.data() + j, v);
+      top = max<Num>(top, v);
     }
     return fold(top, [](auto a, auto b) { return a > b ? a : b; });
   }
@@ -91,7 +92,7 @@ class Assignment : public Grid {
     for (int j = 0; j < many_; ++j) row_of_[j] = -1;
     int waiting = 0;
     for (int i = 0; i < few_; ++i) {
-      const double best = offers(i);
+      const Num best = offers(i);
       if (best == kNone) return false;
       const int j = first_equal(profit_.data(), width_, best);
       if (row_of_[j] < 0)
@@ -111,10 +112,10 @@ class Assignment : public Grid {
     int left = 0, bids = 2 * waiting + few_;
     for (int k = 0; k < waiting; ++k) {
       for (int i = free_[k];;) {
-        const double best = offers(i);
+        const Num best = offers(i);
         const int j = first_equal(profit_.data(), width_, best);
         profit_[j] = kNone;
-        const double second = largest(profit_.data(), width_), price = price_[j] + (best - second);
+        const Num second = largest(profit_.data(), width_), price = price_[j] + (best - second);
         const int other = row_of_[j];
         const bool bid = second > kNone && price > price_[j] && bids-- > 0;
         if (other >= 0 && !bid) {
@@ -133,12 +134,12 @@ class Assignment : public Grid {
 
   // Matches one more row along the path that costs least; keys are the negative lengths of paths.
   bool augment(int start) {
-    for (int j = 0; j < width_; j += kLanes<double>) {
-      store<double>(open_.data() + j, load<double>(price_.data() + j));
-      store<double>(key_.data() + j, splat<double>(kNone));
+    for (int j = 0; j < width_; j += kLanes<Num>) {
+      store<Num>(open_.data() + j, load<Num>(price_.data() + j));
+      store<Num>(key_.data() + j, splat<Num>(kNone));
     }
     int closed = 0, i = start, j;
-    double offset = 0, most;
+    Num offset = 0, most;
     for (;;) {
       most = relax(i, offset);
       if (most == kNone) return false;
@@ -160,20 +161,20 @@ class Assignment : public Grid {
     return true;
   }
 
-  double relax(int row, double offset) {
-    const double* s = scores_.data() + static_cast<int64_t>(row) * width_;
-    Vec<double> top = splat<double>(kNone);
-    const VecInt<double> from = row - VecInt<double>{};
-    for (int j = 0; j < width_; j += kLanes<double>) {
-      Vec<double> offer = load<double>(s + j) - load<double>(open_.data() + j) + offset;
-      Vec<double> key = load<double>(key_.data() + j);
-      VecInt<double> before;
+  Num relax(int row, Num offset) {
+    const Num* s = scores_.data() + static_cast<int64_t>(row) * width_;
+    Vec<Num> top = splat<Num>(kNone);
+    const VecInt<Num> from = row - VecInt<Num>{};
+    for (int j = 0; j < width_; j += kLanes<Num>) {
+      Vec<Num> offer = load<Num>(s + j) - load<Num>(open_.data() + j) + offset;
+      Vec<Num> key = load<Num>(key_.data() + j);
+      VecInt<Num> before;
       std::memcpy(&before, before_.data() + j, sizeof before);
       before = offer > key ? from : before;
       std::memcpy(before_.data() + j, &before, sizeof before);
-      key = max<double>(key, offer);
-      store<double>(key_.data() + j, key);
-      top = max<double>(top, key);
+      key = max<Num>(key, offer);
+      store<Num>(key_.data() + j, key);
+      top = max<Num>(top, key);
     }
     return fold(top, [](auto a, auto b) { return a > b ? a : b; });
   }

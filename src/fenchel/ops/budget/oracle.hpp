@@ -8,6 +8,7 @@
 
 namespace fenchel {
 
+template <class Num>
 class Budget : public Grid {
  public:
   Budget(int d, int most, bool exact) : Grid(d, 1), most_(most), exact_(exact) { sorted_.resize(d); }
@@ -17,34 +18,34 @@ class Budget : public Grid {
   int part(int i, int32_t chosen) const { return chosen == 1 ? i : -1; }
 
   // code[i] is whether entry i is chosen; the first ones among equals are.
-  double argmax(const double* scores, const double*, int32_t* code) {
+  double argmax(const Num* scores, const Num*, int32_t* code) {
     if (exact_ && most_ > rows_) return none(code);
     const int k = std::min(most_, rows_);
-    double bar = kInf<double>;  // the k-th largest
+    Num bar = kInf<double>;  // the k-th largest
     if (k > 0) {
       std::copy(scores, scores + rows_, sorted_.begin());
       auto place = sorted_.begin() + (k - 1);
-      std::nth_element(sorted_.begin(), place, sorted_.begin() + rows_, std::greater<double>());
+      std::nth_element(sorted_.begin(), place, sorted_.begin() + rows_, std::greater<Num>());
       bar = *place;
     }
     if (exact_ && bar == kNone) return none(code);
     int left = k;  // how many of those at the bar are chosen
     for (int i = 0; i < rows_; ++i) left -= scores[i] > bar;
-    double value = 0;
+    Num value = 0;
     for (int i = 0; i < rows_; ++i) {
       const bool at_bar = scores[i] == bar && left > 0;
-      const bool chosen = (exact_ || scores[i] > 0) && (scores[i] > bar || at_bar);
+      const bool chosen = (exact_ || scores[i] > Num(0)) && (scores[i] > bar || at_bar);
       left -= at_bar;
       code[i] = chosen;
-      value += chosen ? scores[i] : 0;
+      if (chosen) value += scores[i];
     }
-    return value;
+    return rounded(value);
   }
 
  private:
   int most_;
   bool exact_;
-  std::vector<double> sorted_;
+  std::vector<Num> sorted_;
 
   double none(int32_t* code) const {
     for (int i = 0; i < rows_; ++i) code[i] = -1;

@@ -7,10 +7,11 @@
 
 namespace fenchel {
 
+template <class Num>
 class Eisner : public Grid {
  public:
   Eisner(int n, bool single_root) : Grid(n, n), single_root_(single_root) {
-    for (Spans* table : {&right_, &left_, &right_arc_, &left_arc_}) table->resize(n + !single_root);
+    for (SpansOf<Num>* table : {&right_, &left_, &right_arc_, &left_arc_}) table->resize(n + !single_root);
     stack_.resize(3 * (n + 1));
   }
 
@@ -21,69 +22,69 @@ class Eisner : public Grid {
   int part(int modifier, int32_t head) const { return head < 0 ? -1 : head * columns_ + modifier; }
 
   // code[i] is the head of word i, i itself if that is the root.
-  double argmax(const double* scores, const double*, int32_t* code) {
-    const Sentence sentence(scores, rows_, single_root_);
+  double argmax(const Num* scores, const Num*, int32_t* code) {
+    const SentenceOf<Num> sentence(scores, rows_, single_root_);
     fill(sentence);
     const int n = sentence.nodes;
     int top = 0;
-    double value = right_[n - 1][0];
+    Num value = right_[n - 1][0];
     if (single_root_) {
       value = kNone;
       for (int r = 0; r < n; ++r) {
-        const double total = left_[r][0] + right_[n - 1 - r][r] + sentence.score(r, r);
+        const Num total = left_[r][0] + right_[n - 1 - r][r] + sentence.score(r, r);
         if (total > value) value = total, top = r;
       }
     }
     for (int i = 0; i < rows_; ++i) code[i] = -1;
-    if (value == kNone) return value;
+    if (value == kNone) return kNone;
     code[top] = top;
     trace(sentence, top, code);
     value = 0;
     for (int i = 0; i < rows_; ++i) value += scores[static_cast<int64_t>(code[i]) * rows_ + i];
-    return value;
+    return rounded(value);
   }
 
  private:
   // A span whose words hang on its left end, or on its right one; and the same with an arc between the
   // ends, still open in the middle.
   bool single_root_;
-  Spans right_, left_, right_arc_, left_arc_;
+  SpansOf<Num> right_, left_, right_arc_, left_arc_;
   struct Item {
     bool to_right;
     int i, w;
   };
   std::vector<Item> stack_;
 
-  void fill(const Sentence& sentence) {
+  void fill(const SentenceOf<Num>& sentence) {
     const int n = sentence.nodes;
-    for (Spans* table : {&right_, &left_, &right_arc_, &left_arc_}) table->set_nodes(n);
+    for (SpansOf<Num>* table : {&right_, &left_, &right_arc_, &left_arc_}) table->set_nodes(n);
     for (int i = 0; i < n; ++i) right_[0][i] = left_[0][i] = 0;
     for (int w = 1; w < n; ++w) {
-      for (int i = 0; i < n - w; i += kLanes<double>) {
-        Vec<double> best = splat<double>(kNone);
+      for (int i = 0; i < n - w; i += kLanes<Num>) {
+        Vec<Num> best = splat<Num>(kNone);
         for (int t = 0; t < w; ++t)
-          best = max<double>(best, load<double>(right_[t] + i) + load<double>(left_[w - 1 - t] + i + t + 1));
-        store<double>(right_arc_[w] + i, best);
+          best = max<Num>(best, load<Num>(right_[t] + i) + load<Num>(left_[w - 1 - t] + i + t + 1));
+        store<Num>(right_arc_[w] + i, best);
       }
       for (int i = 0; i < n - w; ++i) {
-        const double best = right_arc_[w][i];
+        const Num best = right_arc_[w][i];
         right_arc_[w][i] = best + sentence.score(i, i + w);
         left_arc_[w][i] = best + sentence.score(i + w, i);
       }
-      for (int i = 0; i < n - w; i += kLanes<double>) {
-        Vec<double> right = splat<double>(kNone), left = right;
+      for (int i = 0; i < n - w; i += kLanes<Num>) {
+        Vec<Num> right = splat<Num>(kNone), left = right;
         for (int t = 0; t < w; ++t) {
-          right = max<double>(right, load<double>(right_arc_[t + 1] + i) + load<double>(right_[w - t - 1] + i + t + 1));
-          left = max<double>(left, load<double>(left_[t] + i) + load<double>(left_arc_[w - t] + i + t));
+          right = max<Num>(right, load<Num>(right_arc_[t + 1] + i) + load<Num>(right_[w - t - 1] + i + t + 1));
+          left = max<Num>(left, load<Num>(left_[t] + i) + load<Num>(left_arc_[w - t] + i + t));
         }
-        store<double>(right_[w] + i, right);
-        store<double>(left_[w] + i, left);
+        store<Num>(right_[w] + i, right);
+        store<Num>(left_[w] + i, left);
       }
     }
   }
 
   // Goes back along the maxima, which are found again.
-  void trace(const Sentence& sentence, int top, int32_t* code) {
+  void trace(const SentenceOf<Num>& sentence, int top, int32_t* code) {
     const int first = !single_root_;  // the node of the first word
     int size = 0;
     stack_[size++] = {false, 0, top};
@@ -105,8 +106,8 @@ class Eisner : public Grid {
       }
       code[modifier - first] = head < first ? modifier - first : head - first;
       const int low = std::min(head, modifier), width = std::max(head, modifier) - low;
-      const double score = sentence.score(head, modifier);
-      const double total = (to_right ? right_arc_ : left_arc_)[width][low];
+      const Num score = sentence.score(head, modifier);
+      const Num total = (to_right ? right_arc_ : left_arc_)[width][low];
       int split = 0;
       for (; split + 1 < width; ++split)
         if ((right_[split][low] + left_[width - 1 - split][low + split + 1]) + score == total) break;

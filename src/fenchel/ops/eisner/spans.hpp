@@ -6,10 +6,11 @@
 
 namespace fenchel {
 
-class Spans {
+template <class Num>
+class SpansOf {
  public:
   // Rows leave room for a vector that starts at any entry.
-  static int64_t stride(int64_t n) { return padded<double>(n) + kLanes<double>; }
+  static int64_t stride(int64_t n) { return padded<Num>(n) + kLanes<Num>; }
   static int64_t size(int64_t n) { return (n + 1) * stride(n); }
 
   void resize(int64_t n) {
@@ -17,21 +18,24 @@ class Spans {
     for (int64_t i = 0; i < size(n); ++i) memory_[i] = kNone;
   }
   void set_nodes(int64_t n) { stride_ = stride(n); }
-  double* operator[](int64_t width) { return memory_.data() + width * stride_; }
-  const double* operator[](int64_t width) const { return memory_.data() + width * stride_; }
+  Num* operator[](int64_t width) { return memory_.data() + width * stride_; }
+  const Num* operator[](int64_t width) const { return memory_.data() + width * stride_; }
 
  private:
-  Workspace memory_;
+  WorkspaceOf<Num> memory_;
   int64_t stride_ = 0;
 };
 
+using Spans = SpansOf<double>;
+
 // The nodes of a sentence: its words, and before them the root if any number of words may hang on it.
-struct Sentence {
+template <class Num>
+struct SentenceOf {
   int n, nodes;
   bool single_root;
-  const double* scores;
+  const Num* scores;
 
-  Sentence(const double* arcs, int words, bool single)
+  SentenceOf(const Num* arcs, int words, bool single)
       : n(words), nodes(words + !single), single_root(single), scores(arcs) {}
 
   // The scores' index of an arc; −1 for one into the root.
@@ -40,10 +44,12 @@ struct Sentence {
     if (modifier == 0) return -1;
     return (head ? static_cast<int64_t>(head - 1) : modifier - 1) * n + modifier - 1;
   }
-  double score(int head, int modifier) const {
+  Num score(int head, int modifier) const {
     const int64_t index = arc(head, modifier);
-    return index < 0 ? kNone : scores[index];
+    return index < 0 ? Num(kNone) : scores[index];
   }
 };
+
+using Sentence = SentenceOf<double>;
 
 }  // namespace fenchel

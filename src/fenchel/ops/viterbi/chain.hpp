@@ -11,6 +11,7 @@
 
 #include "inference.hpp"
 #include "math.hpp"
+#include "oracle.hpp"
 #include "vast.hpp"
 
 namespace fenchel {
@@ -35,11 +36,13 @@ inline double softmax(const double* x, int64_t n, double* p) {
 
 class Chain {
  public:
-  Chain(int length, int tags, bool shared)
-      : full_n_(length), m_(tags), width_(padded<double>(tags)), shared_(shared) {
+  Chain(int length, int tags, Ends ends)
+      : full_n_(length), m_(tags), width_(padded<double>(tags)), shared_(ends.shared),
+        ends_(ends.bounded ? 2 * tags : 0) {
     const int64_t n = length, matrix = tags * width_;
     for (Workspace* w : {&score_, &alpha_, &slope_, &mean_}) w->resize(n * width_);
-    for (Workspace* w : {&mu_, &mu_slope_, &next_mu_, &next_slope_}) w->resize(width_);
+    for (Workspace* w : {&mu_, &mu_slope_, &next_mu_, &next_slope_, &start_, &end_}) w->resize(width_);
+    start_.fill(width_, 0), end_.fill(width_, 0);
     given_.resize((n > 1 ? n - 1 : 1) * matrix);
     transition_.resize(matrix);
     turn_.resize(matrix);
@@ -48,21 +51,25 @@ class Chain {
   }
 
   int64_t parts() const { return full_n_ * m_; }
-  int64_t extras() const { return (shared_ ? 1 : full_n_ - 1) * m_ * m_; }
+  int64_t extras() const { return ends_ + (shared_ ? 1 : full_n_ - 1) * m_ * m_; }
 
   template <class T>
-  double forward(const T* scores, const T* transitions, const int64_t* lengths) {
+  double forward(const T* scores, const T* additional, const int64_t* lengths) {
     const int64_t n = n_ = lengths ? *lengths : full_n_;
+    const T* transitions = additional + ends_;
     largest_ = splat<double>(kNone);
     bool solvable = widen(scores, n, kNone, score_.data());
+    if (ends_) solvable &= widen(additional, 1, 0, start_.data()) & widen(additional + m_, 1, 0, end_.data());
     for (int64_t i = 0; i + 1 < n; ++i) {
       if (i == 0 || !shared_) solvable &= widen(transitions + i * m_ * m_, m_, kNone, transition_.data());
-      if (i == 0) copy(score_.data(), alpha_.data());
+      if (i == 0) add(score_.data(), start_.data(), alpha_.data());
       step(alpha_.data() + i * width_, given_.data() + i * m_ * width_, alpha_.data() + (i + 1) * width_,
            score_.data() + (i + 1) * width_);
     }
-    if (n == 1) copy(score_.data(), alpha_.data());
-    const double value = softmax(alpha_.data() + (n - 1) * width_, width_, mu_.data());
+    if (n == 1) add(score_.data(), start_.data(), alpha_.data());
+    double* last = alpha_.data() + (n - 1) * width_;
+    add(last, end_.data(), last);
+    const double value = softmax(last, width_, mu_.data());
     if (!solvable) return std::numeric_limits<double>::quiet_NaN();
     return is_far(largest(reinterpret_cast<const double*>(&largest_), kLanes<double>), value)
                ? forward_vast(transitions)
@@ -70,10 +77,12 @@ class Chain {
   }
 
   template <class T>
-  void marginals(T* tags, T* transitions) {
+  void marginals(T* tags, T* additional) {
+    T* transitions = additional ? additional + ends_ : nullptr;
     clear(shared_ ? m_ * width_ : 0);
     for (int64_t i = n_ - 1;; --i) {
       narrow(mu_.data(), tags + i * m_);
+      if (additional) narrow_ends(mu_.data(), i, additional);
       if (i == 0) break;
       const double* given = given_.data() + (i - 1) * m_ * width_;
       for (int64_t a = 0; a < m_; ++a, given += width_) {
@@ -93,17 +102,25 @@ class Chain {
   }
 
   template <class T>
-  void product(const T* of_tags, const T* of_transitions, T* tags, T* transitions) {
+  void product(const T* of_tags, const T* of_additional, T* tags, T* additional) {
+    const T* of_transitions = of_additional ? of_additional + ends_ : nullptr;
+    T* transitions = additional ? additional + ends_ : nullptr;
     clear(m_ * width_);
     if (!of_transitions)
       for (int64_t k = 0; k < m_ * width_; ++k) turn_[k] = 0;
-    slopes(of_tags, of_transitions);
+    widen(of_tags, n_, 0, slope_.data());
+    for (int64_t b = 0; of_additional && b < ends_ / 2; ++b) {
+      slope_[b] += static_cast<double>(of_additional[b]);
+      slope_[(n_ - 1) * width_ + b] += static_cast<double>(of_additional[m_ + b]);
+    }
+    slopes(of_transitions);
     const int64_t end = (n_ - 1) * width_;
     double rise = 0;  // of the log-partition
     for (int64_t b = 0; b < m_; ++b) rise += mu_[b] * slope_[end + b];
     for (int64_t b = 0; b < width_; ++b) mu_slope_[b] = b < m_ ? mu_[b] * (slope_[end + b] - rise) : 0;
     for (int64_t i = n_ - 1;; --i) {
       narrow(mu_slope_.data(), tags + i * m_);
+      if (additional) narrow_ends(mu_slope_.data(), i, additional);
       if (i == 0) break;
       if (of_transitions && !shared_) widen(of_transitions + (i - 1) * m_ * m_, m_, 0, turn_.data());
       back(i, transitions != nullptr);
@@ -115,16 +132,17 @@ class Chain {
  private:
   int64_t full_n_, m_, width_, n_ = 0;
   bool shared_;
+  int64_t ends_;  // how many scores of first and last tags there are
   Vec<double> lane_, largest_;
   Workspace score_, alpha_, given_, transition_, mu_, pair_;  // pair: marginals of transitions
   Workspace slope_, mean_, turn_, mu_slope_;                  // the direction's share in α, and in T
-  Workspace next_mu_, next_slope_;
+  Workspace next_mu_, next_slope_, start_, end_;
 
   // The same in numbers of any size, from scores that have been read.
   template <class T>
   double forward_vast(const T* transitions) {
     std::vector<Vast> alpha(m_), next(m_), ways(m_);
-    for (int64_t b = 0; b < m_; ++b) alpha[b] = Vast::exp(score_[b]);
+    for (int64_t b = 0; b < m_; ++b) alpha[b] = Vast::exp(score_[b]) * Vast::exp(start_[b]);
     for (int64_t i = 0; i + 1 < n_; ++i) {
       if (!shared_) widen(transitions + i * m_ * m_, m_, kNone, transition_.data());
       for (int64_t b = 0; b < m_; ++b) {
@@ -140,7 +158,7 @@ class Chain {
       alpha.swap(next);
     }
     Vast total;
-    for (int64_t b = 0; b < m_; ++b) total = total + alpha[b];
+    for (int64_t b = 0; b < m_; ++b) alpha[b] = alpha[b] * Vast::exp(end_[b]), total = total + alpha[b];
     for (int64_t b = 0; b < m_; ++b) mu_[b] = ratio(alpha[b], total);
     return total.part > 0 ? total.log() : kNone;
   }
@@ -183,8 +201,14 @@ class Chain {
       }
     }
   }
-  void copy(const double* from, double* to) const {
-    for (int64_t b = 0; b < width_; ++b) to[b] = from[b];
+  void add(const double* a, const double* b, double* to) const {
+    for (int64_t k = 0; k < width_; ++k) to[k] = a[k] + b[k];
+  }
+  // What the scores of the first and of the last tag get, from what the tags at position i get.
+  template <class T>
+  void narrow_ends(const double* from, int64_t i, T* to) const {
+    for (int64_t b = 0; i == 0 && b < ends_ / 2; ++b) to[b] = static_cast<T>(from[b]);
+    for (int64_t b = 0; i == n_ - 1 && b < ends_ / 2; ++b) to[m_ + b] = static_cast<T>(from[b]);
   }
   void clear(int64_t n) {
     for (int64_t k = 0; k < n; ++k) pair_[k] = 0;
@@ -213,8 +237,7 @@ class Chain {
 
   // slope[i][b] = dα[i][b], of which mean[i][b] comes from the positions before.
   template <class T>
-  void slopes(const T* of_tags, const T* of_transitions) {
-    widen(of_tags, n_, 0, slope_.data());
+  void slopes(const T* of_transitions) {
     for (int64_t i = 0; i + 1 < n_; ++i) {
       if (of_transitions && (i == 0 || !shared_)) widen(of_transitions + i * m_ * m_, m_, 0, turn_.data());
       const double *given = given_.data() + i * m_ * width_, *last = slope_.data() + i * width_;

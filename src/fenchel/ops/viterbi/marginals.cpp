@@ -2,4 +2,4 @@
 #include "chain.hpp"
 
 FENCHEL_INFERENCE(chain, 8 * n * m * m,
-                  fenchel::Chain(static_cast<int>(n), static_cast<int>(m), option != 0))
+                  fenchel::Chain(static_cast<int>(n), static_cast<int>(m), fenchel::Ends(option)))

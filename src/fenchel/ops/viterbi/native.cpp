@@ -2,4 +2,4 @@
 #include "oracle.hpp"
 
 FENCHEL_MAP(viterbi, n * m * m,
-            fenchel::Viterbi(static_cast<int>(n), static_cast<int>(m), option != 0))
+            fenchel::Viterbi<Num>(static_cast<int>(n), static_cast<int>(m), fenchel::Ends(option)))

@@ -1,7 +1,8 @@
 """Sequences of tags in plain PyTorch.
 
-Unaries are (B, n, m), transitions (previous, next) one matrix (B or 1, m, m) for all neighbours or
-one for each pair, (B or 1, n − 1, m, m), and lengths (B, 1) or None.
+Unaries are (B, n, m) and lengths (B, 1) or None. Additional scores are transitions (previous,
+next), one matrix (B or 1, m, m) for all neighbours or one for each pair, (B or 1, n − 1, m, m); or
+flat, (B or 1, 2m + …), the scores of the first tag, of the last tag, and transitions.
 """
 
 from __future__ import annotations
@@ -19,6 +20,24 @@ def pairs(transitions: Tensor, n: int) -> Tensor:
     return transitions.unsqueeze(1).expand(-1, n - 1, -1, -1)
 
 
+def joined(transitions: Tensor, start: Tensor, end: Tensor) -> Tensor:
+    """Transitions, and scores (B or 1, m) of the first and of the last tag, flat."""
+    pieces = (start, end, transitions.flatten(1))
+    (batch,) = torch.broadcast_shapes(*(piece.shape[:1] for piece in pieces))
+    return torch.cat([piece.expand(batch, -1) for piece in pieces], 1)
+
+
+def separated(additional: Tensor, n: int, m: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Transitions, (B or 1, m, m) or (B or 1, n − 1, m, m), and the scores (B or 1, m) of the first
+    and of the last tag, zero where there are none."""
+    if additional.ndim > 2:
+        none = additional.new_zeros(1, m)
+        return additional, none, none
+    start, end, transitions = additional.split([m, m, additional.shape[1] - 2 * m], 1)
+    shape = (m, m) if transitions.shape[1] == m * m else (n - 1, m, m)
+    return transitions.reshape(len(additional), *shape), start, end
+
+
 def inside(scores: Tensor, lengths: Tensor | None) -> Tensor:
     """Which positions belong to each sequence, (B, n)."""
     n = scores.shape[1]
@@ -27,11 +46,12 @@ def inside(scores: Tensor, lengths: Tensor | None) -> Tensor:
     return torch.arange(n, device=scores.device) < lengths
 
 
-def _unsolvable(scores: Tensor, steps: Tensor, kept: Tensor) -> Tensor:
+def _unsolvable(scores: Tensor, steps: Tensor, ends: Tensor, kept: Tensor) -> Tensor:
     """Which instances hold NaN or +inf, (B)."""
     good = (scores < torch.inf) | ~kept.unsqueeze(2)
     steps_good = (steps < torch.inf) | ~kept[:, 1:, None, None]
-    return ~(good.flatten(1).all(1) & steps_good.flatten(1).all(1))
+    good = good.flatten(1).all(1) & steps_good.flatten(1).all(1)
+    return ~(good & (ends < torch.inf).all(1))
 
 
 def viterbi(
@@ -39,19 +59,20 @@ def viterbi(
 ) -> tuple[Tensor, Tensor]:
     """The tags of the best sequences, (B, n), and their scores; see `declare_map`."""
     batch, n, m = scores.shape
-    steps, kept = pairs(additional, n), inside(scores, lengths)
-    best, pointers = scores[:, 0], []
+    transitions, start, end = separated(additional, n, m)
+    steps, kept = pairs(transitions, n), inside(scores, lengths)
+    best, pointers = scores[:, 0] + start, []
     stay = torch.arange(m, device=scores.device).expand(batch, m)
     for i in range(1, n):
         value, pointer = (best.unsqueeze(2) + steps[:, i - 1]).max(1)
         best = torch.where(kept[:, i, None], value + scores[:, i], best)
         pointers.append(torch.where(kept[:, i, None], pointer, stay))
-    value, tag = best.max(1)
+    value, tag = (best + end).max(1)
     tags = [tag]
     for pointer in reversed(pointers):
         tags.append(pointer.gather(1, tags[-1].unsqueeze(1)).squeeze(1))
     codes = torch.stack(tags[::-1], 1)
-    value = torch.where(_unsolvable(scores, steps, kept), torch.nan, value)
+    value = torch.where(_unsolvable(scores, steps, start + end, kept), torch.nan, value)
     codes = torch.where(kept & (value > -torch.inf).unsqueeze(1), codes, -1)
     return codes.to(torch.int32), value
 
@@ -60,10 +81,12 @@ def log_partition(
     scores: Tensor, additional: Tensor, lengths: Tensor | None, option: int
 ) -> Tensor:
     """log Σ exp of the scores of all sequences, (B)."""
-    n = scores.shape[1]
-    steps, kept = pairs(additional, n), inside(scores, lengths)
-    total = scores[:, 0]
+    _, n, m = scores.shape
+    transitions, start, end = separated(additional, n, m)
+    steps, kept = pairs(transitions, n), inside(scores, lengths)
+    total = scores[:, 0] + start
     for i in range(1, n):
         value = logsumexp(total.unsqueeze(2) + steps[:, i - 1], 1) + scores[:, i]
         total = torch.where(kept[:, i, None], value, total)
-    return torch.where(_unsolvable(scores, steps, kept), torch.nan, logsumexp(total))
+    bad = _unsolvable(scores, steps, start + end, kept)
+    return torch.where(bad, torch.nan, logsumexp(total + end))
