@@ -83,6 +83,7 @@ def search(
         _checks.size(name, value)
     if nbest is not None:
         _checks.size("nbest", nbest)
+    ensemble = Ensemble(models)
     width = {"beam": beam, "greedy": 1, "exhaustive": limit}[method]
     plan = _frontier.Plan(
         width=width,
@@ -90,9 +91,9 @@ def search(
         greedy=method == "greedy",
         max_length=max_length,
         attention=attention,
+        vocabulary=None if ensemble.unique else ensemble.vocabulary,
     )
-    ensemble = Ensemble(models)
-    size = max(1, LIVE // limit) if method == "exhaustive" else max(1, len(source))
+    size = LIVE // width
     results: list[Result] = []
     with ensemble.evaluating():
         for begin in range(0, len(source), size):
