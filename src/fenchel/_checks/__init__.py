@@ -13,6 +13,7 @@ from ._latent import (
 )
 from ._losses import linear, mapping, subset_size, target
 from ._models import (
+    LARGEST,
     attention,
     decoders,
     distributions,
@@ -20,9 +21,11 @@ from ._models import (
     not_empty,
     same_classes,
     same_vocabularies,
+    search_size,
     sources,
     text,
     texts,
+    too_large,
 )
 from ._structures import (
     MAPPED,
@@ -63,6 +66,7 @@ from ._values import (
 __all__ = [
     "DTYPES",
     "HALF",
+    "LARGEST",
     "MAPPED",
     "REDUCTIONS",
     "additional",
@@ -102,6 +106,7 @@ __all__ = [
     "same_classes",
     "same_vocabularies",
     "sampled_prior",
+    "search_size",
     "size",
     "sources",
     "start",
@@ -112,6 +117,7 @@ __all__ = [
     "target_pair",
     "text",
     "texts",
+    "too_large",
     "top_k_of",
     "unmapped",
     "vertex",

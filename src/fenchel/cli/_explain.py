@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ._models import add_ensemble, add_limits, positive, trained
+from ._models import add_ensemble, add_limits, positive, search_size, trained
 
 
 def add(commands: Any, epilog: str) -> None:
@@ -30,7 +30,11 @@ def add(commands: Any, epilog: str) -> None:
         "--shown", type=positive, default=12, metavar="N", help="the most outputs shown (12)"
     )
     parser.add_argument(
-        "--limit", type=positive, default=1000, metavar="N", help="the most to search for (1000)"
+        "--limit",
+        type=search_size("limit"),
+        default=1000,
+        metavar="N",
+        help="the most to search for (1000)",
     )
     add_limits(parser)
     parser.set_defaults(run=_run)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ._models import add_limits, add_search, positive, trained
+from ._models import add_limits, add_search, search_size, trained
 
 if TYPE_CHECKING:
     from ..seq2seq import Hypothesis, Result, Seq2Seq
@@ -45,7 +45,9 @@ def add(commands: Any, epilog: str) -> None:
         help="the folder of a trained model; several make an ensemble, which averages their "
         "probabilities",
     )
-    parser.add_argument("--nbest", type=positive, metavar="N", help="the most outputs of an input")
+    parser.add_argument(
+        "--nbest", type=search_size("nbest"), metavar="N", help="the most outputs of an input"
+    )
     parser.add_argument("--certificate", action="store_true", help="say what the search proved")
     parser.add_argument(
         "--json",

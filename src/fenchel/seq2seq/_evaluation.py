@@ -54,7 +54,7 @@ def decode(
     2
     """
     _checks.texts(texts)
-    _checks.size("batch_size", batch_size)
+    _checks.search_size("batch_size", batch_size)
     models = _checks.decoders(models, Decoder)
     source = models[0].source
     device = next(models[0].parameters()).device

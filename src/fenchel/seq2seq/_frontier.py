@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,11 @@ from ._vocabulary import BOS, EOS, PAD, Vocabulary
 
 NEGLIGIBLE = 2.0**-20
 """A share of the last text wanted that is not worth following for a certificate."""
+
+FEW = 64
+"""How many tokens of a row are sorted at least, if the search is so wide."""
+ROUGHLY = 1e-9
+"""More than a logarithm and its exponential are off."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +88,8 @@ def run(ensemble: Ensemble, source: Tensor, lengths: Tensor, plan: Plan) -> list
 def _expand(
     ensemble: Ensemble, states: list[State], live: Sequences, plan: Plan, cuts: Cuts, length: int
 ) -> tuple[Sequences, Tensor | None, list[State]]:
-    """The candidates among which those kept and the best one cut must be.
-
-    At most `width` extensions of a hypothesis are kept, so that its best `width` + 1, and its end,
-    hold the best one that is cut. Row by row these stand in the order of their probability. The
-    mass of the others is cut at once.
+    """The candidates among which those kept and the best one cut must be: ends, and the best
+    `width` + 1 others of each input. The mass of all others is cut at once.
     """
     found, weights, parts = live[:0], [], []
     for begin in range(0, len(live), CHUNK):
@@ -95,28 +98,60 @@ def _expand(
         before = live[rows]
         # Divided by their sum, which is one but for rounding, they leave exact shares to the rest.
         total = p.sum(-1, keepdim=True, dtype=torch.float64)
-        values, classes = p.topk(min(plan.width + 2, p.shape[-1]))
-        values = torch.cat([p[:, EOS, None], values.masked_fill(classes == EOS, 0)], 1) / total
-        classes = torch.cat([torch.full_like(classes[:, :1], EOS), classes], 1)
-        row, place = values.nonzero(as_tuple=True)
-        chosen = values[row, place]
+        floor = torch.full_like(cuts.worst, -math.inf)
+        best = p.topk(min(p.shape[-1], _sorted_tokens(before, plan.width)))
+        item, log = _last_place(best, total, before, found, plan.width)
+        floor[item] = log
+        chosen = p >= (floor[before.item] - before.log).exp().unsqueeze(1) * total * (1 - ROUGHLY)
+        chosen[:, EOS] = True
+        if plan.vocabulary is not None:  # more of what is cut has then a text of its own
+            chosen.scatter_(1, best.indices, True)
+        row, token = (chosen & (p > 0)).nonzero(as_tuple=True)
+        q = p[row, token] / total[row, 0]
         more = Sequences(
             before.item[row],
-            before.log[row] + chosen.log(),
-            before.low[row] + (chosen - ensemble.rounding).clamp(min=0).log(),
-            before.high[row] + (chosen + ensemble.rounding).clamp(max=1).log(),
+            before.log[row] + q.log(),
+            before.low[row] + (q - ensemble.rounding).clamp(min=0).log(),
+            before.high[row] + (q + ensemble.rounding).clamp(max=1).log(),
             row + begin,
-            classes[row, place],
-            chosen,
+            token,
+            q,
         )
-        rest = (1 - values.sum(-1)).clamp(min=0) + ensemble.rounding
+        rest = (1 - torch.zeros_like(before.log).scatter_add(0, row, q)).clamp(min=0)
+        mass = before.high.exp() * (rest + ensemble.rounding)
         places = torch.arange(begin, begin + len(p), device=p.device)
-        nothing = torch.full_like(places, PAD)
-        cuts.add_mass(before.item, before.high.exp() * rest, length, places, nothing)
-        found = _shorten(found + more, plan.width, cuts, length) if begin else more
+        cuts.add_mass(before.item, mass, length, places, torch.full_like(places, PAD))
+        found = _shorten(found + more, plan.width, cuts, length)
         weights.append(attention)
         parts.append(part)
     return found, torch.cat(weights) if plan.attention else None, join(parts)
+
+
+def _sorted_tokens(live: Sequences, width: int) -> int:
+    """How many tokens of every row are sorted: so many that there are twice as many as are kept,
+    but not all of a large vocabulary, however wide the search."""
+    share = -(-2 * (width + 2) * len(live.item.unique()) // len(live))
+    return max(share, min(width + 2, FEW))
+
+
+def _last_place(
+    best: Any, total: Tensor, live: Sequences, found: Sequences, width: int
+) -> tuple[Tensor, Tensor]:
+    """Inputs, and logarithms that at least `width` + 1 candidates of each reach.
+
+    Args:
+        best: the most probable tokens of every row, values and indices.
+        total: the sums (R, 1) of the rows.
+        live: the rows.
+        found: the candidates so far.
+        width: how many are followed.
+    """
+    log = live.log.unsqueeze(1) + (best.values.masked_fill(best.indices == EOS, 0) / total).log()
+    others = found[found.token != EOS]
+    item = torch.cat([others.item, live.item.repeat_interleave(log.shape[1])])
+    log = torch.cat([others.log, log.flatten()])
+    last = ranks(item, log) == width
+    return item[last], log[last]
 
 
 def _shorten(found: Sequences, width: int, cuts: Cuts, length: int) -> Sequences:

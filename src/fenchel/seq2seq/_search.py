@@ -13,7 +13,7 @@ from ._hypotheses import Result
 
 METHODS = ("beam", "greedy", "exhaustive")
 LIVE = 8192
-"""The most hypotheses whose states an exhaustive search holds at a time, if `limit` is less."""
+"""The most hypotheses whose states a search holds at a time; no beam is wider."""
 
 
 def search(
@@ -79,10 +79,14 @@ def search(
     """
     _checks.choice("method", method, METHODS)
     _checks.sources(source, lengths)
-    for name, value in (("beam", beam), ("max_length", max_length), ("limit", limit)):
-        _checks.size(name, value)
-    if nbest is not None:
-        _checks.size("nbest", nbest)
+    sizes = {
+        "beam": beam,
+        "max_length": max_length,
+        "limit": limit,
+        "nbest": 1 if nbest is None else nbest,
+    }
+    for name, value in sizes.items():
+        _checks.search_size(name, value)
     ensemble = Ensemble(models)
     width = {"beam": beam, "greedy": 1, "exhaustive": limit}[method]
     plan = _frontier.Plan(

@@ -66,7 +66,7 @@ class Finished:
         return ends
 
     def places(self, *wanted: int) -> list[Tensor]:
-        """The logarithms (items,) of the texts in these places, from 1 on; −inf if there is none."""
+        """The logarithms (items,) of the texts in these places, from 1 on; −inf without one."""
         item, log = self._texts()
         order = ranks(item, log)
         found = []
