@@ -262,8 +262,8 @@ def test_rows_differ_between_batches_by_less_than_rounding_may(architecture, map
     )
     model = Seq2Seq(config, words, words).eval()
     draw = random.Random(0)
-    sources = [draw.choices(range(4, 44), k=draw.randint(2, 20)) for _ in range(9)]
-    target = torch.tensor([[BOS, *draw.choices(range(4, 44), k=30)] for _ in sources])
+    sources = [draw.choices(range(4, 44), k=draw.randint(2, 20)) for _ in range(5)]
+    target = torch.tensor([[BOS, *draw.choices(range(4, 44), k=16)] for _ in sources])
 
     def rows(places):
         chosen = [sources[place] for place in places]
@@ -275,8 +275,8 @@ def test_rows_differ_between_batches_by_less_than_rounding_may(architecture, map
         return torch.stack(steps, 1)
 
     with torch.no_grad():
-        together = rows(range(9))
-        alone = torch.cat([rows([place]) for place in range(9)])
+        together = rows(range(5))
+        alone = torch.cat([rows([place]) for place in range(5)])
     off = (together - alone).abs().sum(-1).max() / 2
     assert off < ROUNDING * torch.finfo(torch.float32).eps / 8
 

@@ -114,8 +114,8 @@ def test_what_was_cut_may_belong_to_a_text_that_was_found():
 
 
 def test_a_prefix_of_another_text_does_not_count_against_one():
-    tables = [Spelled(seed, Pieces(PIECES)) for seed in range(200)]
-    blind = [Spelled(seed, Pieces(PIECES, grows=False)) for seed in range(200)]
+    tables = [Spelled(seed, Pieces(PIECES)) for seed in range(80)]
+    blind = [Spelled(seed, Pieces(PIECES, grows=False)) for seed in range(80)]
 
     def exact(each):
         return search(each, *inputs(1), beam=2)[0].exact
@@ -135,10 +135,10 @@ def test_texts_of_characters_are_certified_as_sequences_are():
     """The search that knows only of texts claims no less where each has one sequence."""
     letters = Pieces(list("abcd"))
     exact = [[], []]
-    for seed in range(100):
+    for seed in range(60):
         for found, table in zip(exact, (Table(seed), Spelled(seed, letters)), strict=True):
             found.append(search(table, *inputs(1), beam=2)[0].exact)
-    assert sum(exact[1]) >= 0.97 * sum(exact[0]) > 50
+    assert sum(exact[1]) >= 0.97 * sum(exact[0]) > 40
 
 
 def test_a_table_that_pads_is_not_thought_unique():

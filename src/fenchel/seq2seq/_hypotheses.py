@@ -157,9 +157,8 @@ class Ends(Sequences):
     @classmethod
     def at(cls, length: int, rows: Sequences) -> Self:
         """Sequences of `length` tokens and the end; their texts are not known yet."""
-        return cls(
-            *vars(rows).values(), torch.full_like(rows.row, length), torch.full_like(rows.row, -1)
-        )
+        sizes, none = torch.full_like(rows.row, length), torch.full_like(rows.row, -1)
+        return cls(**vars(rows), length=sizes, text=none)
 
 
 def paths(history: list[Links], length: Tensor, row: Tensor) -> Tensor:
