@@ -99,10 +99,7 @@ def trained(folders: Sequence[Path], device: str) -> Trained:
     Raises:
         FileNotFoundError, ValueError: if one is missing, damaged, or has another vocabulary.
     """
-    from pydantic import ValidationError
-
-    from ..seq2seq._config import SearchConfig
-    from ..seq2seq._configuration import reason
+    from ..seq2seq._configuration import search_config
     from ..seq2seq._distributed import device_of
     from ..seq2seq._ensemble import Ensemble
     from ..seq2seq._folder import CONFIG, load, read_config
@@ -111,9 +108,5 @@ def trained(folders: Sequence[Path], device: str) -> Trained:
     models = [load(folder, place) for folder in folders]
     Ensemble(models)  # which checks the vocabularies before any input is read
     config = read_config(folders[0])
-    try:
-        plan = SearchConfig.model_validate(config.get("search", {}))
-    except ValidationError as error:
-        reasons = " ".join(reason(part, ["search"]) for part in error.errors())
-        raise ValueError(f"{folders[0] / CONFIG} cannot be used: {reasons}") from None
+    plan = search_config(config.get("search", {}), str(folders[0] / CONFIG))
     return Trained(models, config, plan)

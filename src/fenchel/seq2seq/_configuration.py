@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from ._config import TAGS, Config, ParallelFiles
+from ._config import TAGS, Config, ParallelFiles, SearchConfig
 
 EXAMPLES = ("inflection", "translation", "summarization")
 
@@ -90,6 +90,22 @@ def parse(text: str, overrides: Sequence[str] = (), name: str = "the configurati
         return Config.model_validate(values)
     except ValidationError as error:
         reasons = "\n  ".join(dict.fromkeys(reason(part) for part in error.errors()))
+        raise ConfigError(f"{name} cannot be used:\n  {reasons}") from None
+
+
+def search_config(values: Any, name: str) -> SearchConfig:
+    """The section `search` of a model's configuration.
+
+    Args:
+        values: what it holds.
+        name: of the file, for errors.
+    Raises:
+        ConfigError: with all that is wrong in it.
+    """
+    try:
+        return SearchConfig.model_validate(values)
+    except ValidationError as error:
+        reasons = "\n  ".join(reason(part, ["search"]) for part in error.errors())
         raise ConfigError(f"{name} cannot be used:\n  {reasons}") from None
 
 

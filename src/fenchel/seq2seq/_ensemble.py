@@ -17,7 +17,7 @@ from ._vocabulary import Vocabulary
 CHUNK = 1024
 """How many hypotheses a model sees at once, so that a step needs no more memory than this many."""
 
-ROUNDING = 2.0**13
+ROUNDING = 2.0**14
 """How many roundings of its scores' dtype a row of probabilities may be off, in total variation,
 when a model computes it in another batch: see docs/concepts/search.md."""
 

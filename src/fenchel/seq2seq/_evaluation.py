@@ -78,7 +78,7 @@ def decode(
 
 
 def best_texts(model: Seq2Seq, results: Sequence[Result]) -> list[str]:
-    """The text of each result's most probable hypothesis."""
+    """The most probable text of each result."""
     return [
         model.target.decode(result.hypotheses[0].tokens) if result.hypotheses else ""
         for result in results
@@ -188,7 +188,7 @@ def _nonzeros(
 
 
 def _shares(results: Sequence[Result]) -> dict[str, float]:
-    """In percent, the inputs with one hypothesis, with a certificate, and with all the mass."""
+    """In percent, the inputs with one text, with a certificate, and with all the mass."""
     single = sum(result.complete and len(result.hypotheses) == 1 for result in results)
     exact = sum(result.exact for result in results)
     complete = sum(result.complete for result in results)

@@ -84,7 +84,7 @@ def warning(explanation: Explanation) -> str:
 
     count = f"{len(explanation.unknown)} of the {len(explanation.source)} tokens of the input"
     names = listed(explanation.unknown)
-    return f"The model has not met {count}: {names}. It answers as if each were any unknown one."
+    return f"The model has not met {count}: {names}. It reads each as the same unknown token."
 
 
 def verdict(explanation: Explanation) -> str:
