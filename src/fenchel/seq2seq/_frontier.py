@@ -212,10 +212,13 @@ def _results(
         claims = certify_sequences(texts, cuts, limited, rounding)
     else:
         claims = certify_texts(texts, plan.keep, cuts, limited, history, plan.vocabulary)
-    sequences = trace(history, ends, lengths.tolist())
+    shown = [[text.places for text in found[: plan.keep]] for found in texts]
+    places = [place for found in shown for each in found for place in each]
+    first = {each[0] for found in shown for each in found}
+    chosen = ends[ends.row.new_tensor(places)]
+    sequences = iter(trace(history, chosen, [at in first for at in places], lengths.tolist()))
     results = []
-    for found, broken, claim in zip(texts, limited.tolist(), claims, strict=True):
-        places = [text.places for text in found[: plan.keep]]
-        hypotheses = [Hypothesis.of([sequences[place] for place in each]) for each in places]
+    for found, broken, claim in zip(shown, limited.tolist(), claims, strict=True):
+        hypotheses = [Hypothesis.of([next(sequences) for _ in each]) for each in found]
         results.append(Result(hypotheses, claim.exact, claim.complete, claim.bound, broken))
     return results

@@ -51,8 +51,7 @@ class Hypothesis:
         if not others:
             return first
         log = log_sum([each.log_probability for each in sequences])
-        rest = tuple(replace(each, attention=None) for each in others)
-        return replace(first, log_probability=log, others=rest)
+        return replace(first, log_probability=log, others=tuple(others))
 
 
 def log_sum(logs: Sequence[float]) -> float:
@@ -186,23 +185,26 @@ def spelled(history: list[Links], length: Tensor, row: Tensor) -> list[list[int]
     return [each[1 : size + 1] for each, size in zip(tokens, length.tolist(), strict=True)]
 
 
-def trace(history: list[Links], ends: Ends, sizes: list[int]) -> list[Hypothesis]:
+def trace(
+    history: list[Links], ends: Ends, attended: Sequence[bool], sizes: Sequence[int]
+) -> list[Hypothesis]:
     """Follows the links back from every end.
 
     Args:
         history: one for each length, from zero on.
         ends: the sequences.
+        attended: which of them come with their attention, if there is any.
         sizes: the length of each input, to which attention is cut.
     """
     path = paths(history, ends.length, ends.row)
     tokens, chances = (_along(history, path, name) for name in ("token", "probability"))
     columns = (path, tokens, chances, ends.item, ends.log, ends.length, ends.probability)
     found = []
-    for rows, words, chain, item, log, length, end in zip(
-        *(column.tolist() for column in columns), strict=True
+    for looks, rows, words, chain, item, log, length, end in zip(
+        attended, *(column.tolist() for column in columns), strict=True
     ):
         attention = None
-        if history[0].attention is not None:
+        if looks and history[0].attention is not None:
             steps = enumerate(rows[: length + 1])
             weights = [history[step].attention[row] for step, row in steps]  # type: ignore[index]
             attention = torch.stack(weights)[..., : sizes[item]]
