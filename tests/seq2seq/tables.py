@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fenchel.seq2seq import Hypothesis, Result, Vocabulary
+from fenchel.seq2seq._ensemble import ROUNDING
 from fenchel.seq2seq._vocabulary import BOS, EOS, words_of
 
 FIRST = 4
@@ -76,6 +77,20 @@ class Table:
 
     def probabilities(self, scores: Tensor) -> Tensor:
         return scores
+
+
+class Rounded(Table):
+    """A table in another batch: every row is off by as much as rounding may be."""
+
+    def row(self, item, prefix):
+        row = super().row(item, prefix)
+        draw = random.Random(repr((self.seed, item, prefix, "rounded")))
+        shift = ROUNDING * torch.finfo(torch.float32).eps
+        here = draw.choice([token for token, p in enumerate(row) if p])
+        there = draw.choice([EOS, *range(FIRST, self.classes)])  # which may have been zero
+        row[here] -= shift
+        row[there] += shift
+        return row
 
 
 class Mean:

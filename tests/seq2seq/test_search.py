@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tables import FIRST, Mean, Table, check_claims, inputs
+from tables import FIRST, Mean, Rounded, Table, check_claims, inputs
 
 from fenchel.seq2seq import ModelConfig, Seq2Seq, Words, _frontier, search
 from fenchel.seq2seq._batches import padded
@@ -226,20 +226,6 @@ def test_ties_are_not_certified_but_found():
     assert not result.exact  # the margin for rounding
     (result,) = search(Tie(0), *inputs(1), beam=2)
     assert result.complete
-
-
-class Rounded(Table):
-    """A table in another batch: every row is off by as much as rounding may be."""
-
-    def row(self, item, prefix):
-        row = super().row(item, prefix)
-        draw = random.Random(repr((self.seed, item, prefix, "rounded")))
-        shift = ROUNDING * torch.finfo(torch.float32).eps
-        here = draw.choice([token for token, p in enumerate(row) if p])
-        there = draw.choice([EOS, *range(FIRST, self.classes)])  # which may have been zero
-        row[here] -= shift
-        row[there] += shift
-        return row
 
 
 @settings(max_examples=100, deadline=None)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tables import FIRST, Mean, Pieces, Table, check_claims, inputs, spelling
+from tables import FIRST, Mean, Pieces, Rounded, Table, check_claims, inputs, spelling
 
 from fenchel.seq2seq import Characters, Inflection, ModelConfig, Seq2Seq, Subwords, Words, search
 from fenchel.seq2seq._vocabulary import EOS, PAD, UNKNOWN
@@ -129,6 +129,18 @@ def test_a_prefix_of_another_text_does_not_count_against_one():
         best += first == pytest.approx(max(truth.values()))
     assert unseen < seen <= best
     assert seen > 0.8 * best
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), beam=st.integers(1, 3), support=st.integers(1, 4))
+def test_a_certificate_holds_in_any_batch(seed, beam, support):
+    vocabulary = Pieces(PIECES)
+    table = Spelled(seed, vocabulary, depth=3, support=support)
+    (result,) = search(table, *inputs(1), beam=beam, nbest=100)
+    if result.exact and not result.complete:
+        other = Rounded(seed, classes=vocabulary.size, depth=3, support=support)
+        truth = spelling(other.everything(1), vocabulary)
+        assert truth[vocabulary.decode(result.hypotheses[0].tokens)] >= max(truth.values())
 
 
 def test_texts_of_characters_are_certified_as_sequences_are():
