@@ -6,6 +6,7 @@ import io
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import torch
 
 from fenchel import cli
 from fenchel.cli import _predict
-from fenchel.seq2seq import ModelConfig, Seq2Seq, _evaluation, save
+from fenchel.seq2seq import ModelConfig, Seq2Seq, Subwords, _evaluation, save
 from fenchel.seq2seq._inflection import Inflection
 from fenchel.seq2seq._vocabulary import Characters
 
@@ -284,3 +285,65 @@ def test_unknown_tokens_are_noted(models, capsys):
     assert cli.main(["explain", str(models[0]), "dr\u00e9w V;PTS", *options]) == 0
     note = "note: the model has not met 2 of the 7 tokens of the input."
     assert note in capsys.readouterr().err
+
+
+def test_unknown_tokens_are_as_loud_as_the_certificate(models, monkeypatch, capsys, tmp_path):
+    page = tmp_path / "page.html"
+    options = ["--max-length", "3", "--limit", "5", "--device", "cpu", "--html", str(page)]
+    assert cli.main(["explain", str(models[0]), "dr\u00e9w V;PTS", *options]) == 0
+    said = "The model has not met 2 of the 7 tokens of the input: PTS, \u00e9."
+    assert said in capsys.readouterr().out
+    assert said in page.read_text(encoding="utf-8")
+    data = "dr\u00e9\u00e9w\tV;PST\ndraw\tV;PST\n"
+    code, lines, errors = predict(monkeypatch, capsys, data, models[0], "--json")
+    assert (code, errors) == (0, "line 1: the model has not met \u00e9.\n")
+    first, second = map(json.loads, lines)
+    assert first["unknown"] == ["\u00e9", "\u00e9"]
+    assert "unknown" not in second
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "most"),
+    [
+        (["predict", "--beam", "100000000000"], "--beam", 8192),
+        (["predict", "--nbest", "100000000000"], "--nbest", 8192),
+        (["predict", "--batch-size", "1000000000"], "--batch-size", 65536),
+        (["predict", "--max-length", "1000000000"], "--max-length", 10000),
+        (["explain", "draw V;PST", "--limit", "1000000000"], "--limit", 8192),
+    ],
+)
+def test_what_would_take_all_memory_is_refused(models, words, option, most, capsys):
+    command, *rest = words
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([command, str(models[0]), *rest])
+    assert stopped.value.code == 2
+    assert (
+        f"argument {option}: must be at most {most}, got {words[-1]}; " in capsys.readouterr().err
+    )
+
+
+def test_a_huge_search_section_of_a_model(models, monkeypatch, capsys, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(models[0], folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["search"] = {"beam": 10**11}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    code, _, errors = predict(monkeypatch, capsys, LINES, folder)
+    assert code == 1
+    assert "search.beam: must be at most 8192, got 100000000000; with fewer" in errors
+
+
+def test_tokenizations_of_a_text_are_in_the_json(monkeypatch, capsys, tmp_path):
+    letters = Subwords.build(["aaaa aaa aa a", "aab ab b"] * 9, 14)
+    torch.manual_seed(0)
+    save(Seq2Seq(ModelConfig(embedding=8, hidden=8, layers=1), letters, letters), tmp_path)
+    words = ("--json", "--nbest", 20)
+    _, (line,), _ = predict(monkeypatch, capsys, "aab\n", tmp_path, *words)
+    outputs = json.loads(line)["outputs"]
+    assert len({output["text"] for output in outputs}) == len(outputs)
+    several = [output for output in outputs if "tokenizations" in output]
+    assert several
+    for output in several:
+        chances = [each["probability"] for each in output["tokenizations"]]
+        assert sum(chances) == pytest.approx(output["probability"])
+        assert len({tuple(each["tokens"]) for each in output["tokenizations"]}) == len(chances) > 1

@@ -79,6 +79,22 @@ def test_exact_zeros_are_blank_and_others_outlined():
     assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "end"]
 
 
+@pytest.mark.parametrize("heads", [1, 2])
+def test_the_smallest_weight_is_not_blank(heads):
+    least = 1e-45  # of float32; the half of it is zero
+    weights = torch.tensor([[[1.0, least, 0.0]] + [[1.0, 0.0, 0.0]] * (heads - 1)])
+    axes = plots.plot_attention(weights, ["a", "b", "c"], ["x"]).axes[0]
+    assert axes.images[0].get_array().mask.tolist() == [[False, False, True]]
+    assert len(axes.patches) == 2
+
+
+def test_tiny_probabilities_are_not_zero_and_large_ones_not_one():
+    figure = plots.plot_candidates([Choice("a", 1 - 1e-6, (("a", 1 - 1e-6), ("b", 1e-6)))])
+    assert {">99.9%", "<0.1%"} <= set(texts(figure))
+    leaves = (Tree(("a",), 1 - 1e-6, 1 - 1e-6), Tree(("b",), 1e-6, 1e-6))
+    assert {">99.9%", "<0.1%"} <= set(texts(plots.plot_hypotheses(Tree((), 1, 1, leaves))))
+
+
 def test_equal_weights_can_be_seen():
     weights = torch.tensor([[0.2, 0.2, 0.1, 0.0, 0.1, 0.4], [0.3, 0.3, 0.3, 0.0, 0.1, 0.0]])
     axes = plots.plot_attention(weights, [*"abcdef"], ["x", "end"]).axes[0]

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fenchel.seq2seq import Result
-from fenchel.seq2seq._vocabulary import BOS, EOS
+from fenchel.seq2seq import Hypothesis, Result, Vocabulary
+from fenchel.seq2seq._ensemble import ROUNDING
+from fenchel.seq2seq._vocabulary import BOS, EOS, words_of
 
 FIRST = 4
 """The first token that is not special."""
@@ -78,6 +79,20 @@ class Table:
         return scores
 
 
+class Rounded(Table):
+    """A table in another batch: every row is off by as much as rounding may be."""
+
+    def row(self, item, prefix):
+        row = super().row(item, prefix)
+        draw = random.Random(repr((self.seed, item, prefix, "rounded")))
+        shift = ROUNDING * torch.finfo(torch.float32).eps
+        here = draw.choice([token for token, p in enumerate(row) if p])
+        there = draw.choice([EOS, *range(FIRST, self.classes)])  # which may have been zero
+        row[here] -= shift
+        row[there] += shift
+        return row
+
+
 class Mean:
     """The distributions of an ensemble of tables, by brute force."""
 
@@ -91,31 +106,85 @@ class Mean:
     everything = Table.everything
 
 
+class Pieces(Vocabulary):
+    """A vocabulary of pieces, put together to texts without a mark between them.
+
+    Args:
+        pieces: those of the tokens from `FIRST` on.
+        grows: what it says of itself.
+    """
+
+    grows = True
+
+    def __init__(self, pieces: list[str], grows: bool = True) -> None:
+        self.pieces = ["", "", "", "?", *pieces]
+        self.grows = grows
+
+    @property
+    def size(self) -> int:
+        return len(self.pieces)
+
+    def encode(self, text: str) -> list[int]:
+        return [self.pieces.index(letter) for letter in text]
+
+    def tokens(self, ids) -> list[str]:
+        return [self.pieces[index] for index in ids]
+
+    def decode(self, ids) -> str:
+        return "".join(self.tokens(words_of(ids)))
+
+    def to_json(self):
+        return {"pieces": self.pieces}
+
+
+def spelling(truth: dict[tuple[int, ...], float], vocabulary: Vocabulary) -> dict[str, float]:
+    """The probability of every text, by brute force over all sequences."""
+    texts: dict[str, float] = {}
+    for tokens, p in truth.items():
+        text = vocabulary.decode(tokens)
+        texts[text] = texts.get(text, 0.0) + p
+    return texts
+
+
 def inputs(*items: int) -> tuple[Tensor, Tensor]:
     """A batch whose first tokens are these."""
     source = torch.tensor([[item, 5, 6] for item in items])
     return source, torch.full((len(items),), 3)
 
 
-def check_claims(result: Result, truth: dict[tuple[int, ...], float], max_length: int) -> None:
-    """Nothing that a result says is false."""
+def check_claims(
+    result: Result,
+    truth: dict[tuple[int, ...], float],
+    max_length: int,
+    vocabulary: Vocabulary | None = None,
+) -> None:
+    """Nothing that a result says is false, of sequences or of the texts that they spell."""
     finished = [each for each in result.hypotheses if each.finished]
     logs = [each.log_probability for each in result.hypotheses]
     assert logs == sorted(logs, reverse=True)
-    assert len({each.tokens for each in result.hypotheses}) == len(result.hypotheses)
+
+    def read(each: Hypothesis):
+        return vocabulary.decode(each.tokens) if vocabulary else each.tokens
+
+    texts = spelling(truth, vocabulary) if vocabulary else truth
+    assert len({read(each) for each in result.hypotheses}) == len(result.hypotheses)
     for each in finished:
-        assert each.probability == pytest.approx(truth[each.tokens], rel=1e-9)
-        assert each.probability == pytest.approx(math.prod(each.probabilities), rel=1e-9)
-        assert len(each.probabilities) == len(each.tokens) + 1
-        assert len(each.tokens) <= max_length
-    returned = {each.tokens for each in finished}
-    others = [p for tokens, p in truth.items() if tokens not in returned]
+        check_sequences(each, truth, max_length)
+        assert {read(each)} | {read(other) for other in each.others} == {read(each)}
+        assert each.probability <= texts[read(each)] * (1 + 1e-9)
+        assert vocabulary or each.probability == pytest.approx(texts[read(each)], rel=1e-9)
+    returned = {read(each) for each in finished}
+    others = [p for text, p in texts.items() if text not in returned]
     assert max(others, default=0.0) <= result.bound * (1 + 1e-9)
-    assert result.mass == pytest.approx(sum(truth[tokens] for tokens in returned), abs=1e-9)
+    assert result.mass == pytest.approx(sum(each.probability for each in finished), abs=1e-9)
+    for each in finished:
+        assert texts[read(each)] <= each.probability + 1 - result.mass + 1e-9
     if result.exact:
-        assert result.hypotheses[0].probability >= max(truth.values()) * (1 - 1e-12)
+        assert texts[read(finished[0])] >= max(texts.values()) * (1 - 1e-12)
     if result.complete:
-        assert returned == truth.keys()
+        assert returned == texts.keys()
+        for each in finished:
+            assert each.probability == pytest.approx(texts[read(each)], rel=1e-9)
         assert result.mass == pytest.approx(1, abs=1e-9)
         assert result.exact
         assert result.bound == 0
@@ -123,3 +192,17 @@ def check_claims(result: Result, truth: dict[tuple[int, ...], float], max_length
         assert not result.exact
         assert not result.complete
         assert max(map(len, truth)) > max_length
+
+
+def check_sequences(
+    found: Hypothesis, truth: dict[tuple[int, ...], float], max_length: int
+) -> None:
+    """The sequences of a text have the probabilities that they have, and no others."""
+    chances = [math.prod(each.probabilities) for each in (found, *found.others)]
+    assert chances == sorted(chances, reverse=True)
+    assert len({each.tokens for each in (found, *found.others)}) == len(chances)
+    assert found.probability == pytest.approx(sum(chances), rel=1e-9)
+    for each, p in zip((found, *found.others), chances, strict=True):
+        assert p == pytest.approx(truth[each.tokens], rel=1e-9)
+        assert len(each.probabilities) == len(each.tokens) + 1
+        assert len(each.tokens) <= max_length

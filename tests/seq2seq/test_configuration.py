@@ -73,6 +73,8 @@ def test_unknown_examples_are_refused() -> None:
         ("data.train=[]", "`train` must name at least one file"),
         ("data.train={source: a, tarket: b}", "did you mean target?"),
         ("training=3", "training: must be"),
+        ("search.beam=100000000000", "search.beam: must be at most 8192, got 100000000000; with"),
+        ("search.max_length=99999", "search.max_length: must be at most 10000, got 99999; an out"),
         ("surplus.key=1", "The keys here are data, model, search, training"),
         ("model", "an override is `section.key=value`, got 'model'"),
         ("model.layers.x=1", "goes into 'layers', which is 2"),

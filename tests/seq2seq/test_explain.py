@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from tables import FIRST, Mean, Table
+from tables import FIRST, Mean, Pieces, Table, spelling
 
-from fenchel.seq2seq import ModelConfig, Seq2Seq, explain
+from fenchel.seq2seq import Inflection, ModelConfig, Seq2Seq, Subwords, explain
 from fenchel.seq2seq._vocabulary import BOS, EOS, Characters, Words
 
 LETTERS = Characters("abcd")
@@ -103,6 +103,38 @@ def test_words_are_not_taken_for_the_end_and_spaces_are_seen():
     assert explain(spaced, "a b", max_length=3, limit=20).source == ("a", "␣", "b")
 
 
+def test_every_path_of_a_text_is_in_the_tree():
+    pieces = Pieces(["a", "b", "aa", "ab"])
+    several = 0
+    for seed in range(12):
+        table = Table(seed, classes=pieces.size)
+        table.source = table.target = pieces  # type: ignore[attr-defined]
+        found = explain(table, "a", shown=1000)
+        truth = Mean([table]).everything(pieces.encode("a")[0])
+        masses: dict[str, float] = {}
+        for leaf in leaves(found.tree):
+            text = found.outputs[leaf.hypothesis]
+            masses[text] = masses.get(text, 0.0) + leaf.mass
+        assert masses == pytest.approx(spelling(truth, pieces))
+        assert len(list(leaves(found.tree))) == len(truth)
+        assert len(set(found.outputs)) == len(found.outputs)
+        assert not found.unique
+        several += len(truth) > len(masses)
+    assert several
+
+
+def test_unknown_parts_of_the_input_are_named():
+    source = Inflection(["english"], ["PST", "V"], list("adw"))
+    model = Seq2Seq(ModelConfig(embedding=8, hidden=8, layers=1), source, LETTERS)
+    found = explain(model, "dr\u00e4w V;PTS", max_length=2, limit=5)
+    assert found.unknown == ("PTS", "r", "\u00e4")
+    assert found.source.count("<unk>") == 3
+    assert explain(model, "daw V;PST", max_length=2, limit=5).unknown == ()
+    subwords = Subwords.build(["the march", "marched"] * 9, 30)
+    assert subwords.unknown("march \u00e4") == ["\u00e4"]
+    assert Words(["ja"]).unknown("ja nein") == ["nein"]
+
+
 def test_prefixes_that_the_length_limit_broke_off_are_shown_as_such():
     class Endless(Worded):
         def row(self, item, prefix):
@@ -140,6 +172,7 @@ def test_a_model_is_explained_as_it_decodes(architecture):
         ({"text": ""}, "`text` must hold at least one token, got ''"),
         ({"reference": ""}, "`reference` must hold at least one token, got ''"),
         ({"shown": 0}, "`shown` must be at least 1, got 0"),
+        ({"limit": 10**9}, "`limit` must be at most 8192, got 1000000000; with fewer, a certif"),
     ],
 )
 def test_wrong_arguments(change, message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def example(
         result,
         tuple(outputs),
         tuple(targets),
-        _tree(hypotheses, targets),
+        _tree(hypotheses, targets, [[] for _ in targets]),
         reference,
         "drx",
         tuple(attention),
@@ -197,6 +198,84 @@ def test_exact_zeros_are_blank(page, browser):
         zero = label.endswith(": 0%")
         assert on is not zero
         assert bool(text) is not zero
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_a_tiny_weight_is_not_blank(tmp_path, browser, heads):
+    explanation = example({"drawn": 1.0}, heads=heads)
+    for tiny, column in ((1e-45, 2), (1e-9, 3), (4e-5, 4)):
+        explanation.attention[0][-1, 0, column] = tiny
+    path = tmp_path / "page.html"
+    path.write_text(explanation.html(), encoding="utf-8")
+    browser.open(path)
+    cells = (
+        "return [...document.querySelectorAll('.map tbody tr:last-child td')].map(c => "
+        "[c.textContent, c.classList.contains('on'), c.getAttribute('aria-label').split(': ')[1]])"
+    )
+    tiny = ["<1", True, "<0.1%"]
+    assert browser.run(cells)[2:5] == [tiny, tiny, tiny]
+    if heads > 1:
+        choose = (
+            "const h = document.getElementById('head'); h.value = arguments[0];"
+            "h.dispatchEvent(new Event('change'))"
+        )
+        browser.run(choose, "0")
+        assert browser.run(cells)[2:5] == [tiny, tiny, tiny]
+        browser.run(choose, "1")
+        assert browser.run(cells)[2:5] == [["", False, "0%"]] * 3
+
+
+def test_unknown_tokens_are_said_beside_the_certificate(tmp_path, browser):
+    explanation = replace(example({"drawn": 1.0}), unknown=("é", "PTS"))
+    path = tmp_path / "page.html"
+    path.write_text(explanation.html(), encoding="utf-8")
+    browser.open(path)
+    said = browser.run("return document.querySelector('header').textContent")
+    assert "The model has not met 2 of the 6 tokens of the input: é, PTS." in said
+    assert "⚠ 2 of 6 tokens unknown" in said
+    sizes = "return ['.verdict.alarm', '.verdict:not(.alarm)', '.badge.alarm', '.badge.yes'].map("
+    sizes += "s => getComputedStyle(document.querySelector(s)).fontSize)"
+    alarm, verdict_size, badge, certificate = browser.run(sizes)
+    assert (alarm, badge) == (verdict_size, certificate)
+    for dark in (False, True):
+        browser.open(path, dark=dark)
+        ink = browser.run("return getComputedStyle(document.querySelector('.alarm')).color")
+        paper = browser.run("return getComputedStyle(document.body).backgroundColor")
+        assert contrast(ink, paper) > 4.5
+    assert "not met" not in example({"drawn": 1.0}).html()
+
+
+def test_a_text_of_several_paths_has_the_probability_of_all(tmp_path, browser):
+    one = Hypothesis((1, 2), math.log(0.25), (0.25, 1.0, 1.0))
+    two = Hypothesis((3,), math.log(0.5), (0.5, 1.0))
+    text = Hypothesis.of([two, one])
+    names = [("marched", "end")], [[("mar", "ched", "end")]]
+    explanation = Explanation(
+        "march",
+        ("march",),
+        Result([text], True, False, 0.25, False),
+        ("marched",),
+        tuple(names[0]),
+        _tree([text], *names),
+        (Position("marched", 0.5, (("marched", 0.5),)), Position("end", 1.0, (("end", 1.0),))),
+        "marched",
+        (torch.ones(2, 1, 1),),
+        unique=False,
+    )
+    path = tmp_path / "page.html"
+    path.write_text(explanation.html(), encoding="utf-8")
+    browser.open(path)
+    leaves = "return [...document.querySelectorAll('[data-map][role=treeitem]')]"
+    labels = browser.run(f"{leaves}.map(e => e.getAttribute('aria-label'))")
+    assert labels == [
+        "marched: 75.0%, 50.0% of it by this path",
+        "marched: 75.0%, 25.0% of it by this path",
+    ]
+    assert browser.run(f"{leaves}.map(e => e.getAttribute('aria-selected'))") == ["true", "true"]
+    body = browser.run("return document.body.textContent")
+    assert "1 output found; all others together have at most 25.0%" in body
+    assert "These tokens together have 50.0%; the text has 75.0%." in body
+    assert "others: 25.0%" in body
 
 
 def test_arrows_lead_through_the_reference(page, browser):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import random
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tables import FIRST, Mean, Table, check_claims, inputs
+from tables import FIRST, Mean, Rounded, Table, check_claims, inputs
 
-from fenchel.seq2seq import search
-from fenchel.seq2seq._vocabulary import EOS
+from fenchel.seq2seq import ModelConfig, Seq2Seq, Words, _frontier, search
+from fenchel.seq2seq._batches import padded
+from fenchel.seq2seq._ensemble import ROUNDING
+from fenchel.seq2seq._vocabulary import BOS, EOS
 
 METHODS = ("greedy", "beam", "exhaustive")
 
@@ -167,6 +171,45 @@ def test_an_exhaustive_search_takes_a_few_inputs_at_a_time():
     assert max(table.steps) <= 8192
 
 
+def test_a_beam_of_any_width_holds_a_bounded_number_of_states():
+    table, narrow = Table(2), Table(2)
+    results = search(table, *inputs(*range(9)), beam=4096)
+    assert table.steps[0] == 2  # of nine
+    assert search(narrow, *inputs(*range(9)), beam=60, nbest=4096) == results
+
+
+def test_a_wide_search_of_a_large_vocabulary_holds_no_more_than_it_is_asked_for(monkeypatch):
+    """Rows of many tokens are neither sorted nor kept, and nothing is lost by that."""
+    kept, shorten = [], _frontier._shorten
+
+    def counted(found, *rest):
+        kept.append(len(found))
+        return shorten(found, *rest)
+
+    monkeypatch.setattr(_frontier, "_shorten", counted)
+
+    class Wide(Table):
+        @functools.cache  # noqa: B019
+        def row(self, item, prefix):
+            draw = random.Random(repr(prefix))
+            p = [draw.random() ** 8 for _ in range(self.classes)]
+            p[:2] = 0.0, 0.0
+            total = sum(p)
+            return [each / total for each in p]
+
+    table = Wide(0, classes=3000)
+    (result,) = search(table, *inputs(1), method="exhaustive", limit=100, max_length=2)
+    assert max(kept) < 30 * 100
+    first = table.row(1, ())
+    best = sorted(range(4, 3000), key=lambda token: -first[token])[:100]
+    second = [(first[a] * q, (a, b)) for a in best for b, q in enumerate(table.row(1, (a,)))]
+    finished = [(p, y[:1]) for p, y in second if y[1] == EOS]
+    live = sorted([(p, y) for p, y in second if y[1] != EOS], reverse=True)[:100]
+    finished += [(p * table.row(1, y)[EOS], y) for p, y in live] + [(first[EOS], ())]
+    expected = [y for _, y in sorted(finished, reverse=True)[:100]]
+    assert [each.tokens for each in result.hypotheses] == expected
+
+
 def test_ties_are_not_certified_but_found():
     class Tie(Table):
         def row(self, item, prefix):
@@ -183,6 +226,59 @@ def test_ties_are_not_certified_but_found():
     assert not result.exact  # the margin for rounding
     (result,) = search(Tie(0), *inputs(1), beam=2)
     assert result.complete
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 10**6), beam=st.integers(1, 3), support=st.integers(1, 4))
+def test_a_certificate_holds_in_any_batch(seed, beam, support):
+    table = Table(seed, depth=3, support=support)
+    (result,) = search(table, *inputs(1), beam=beam, nbest=1)
+    if result.exact and not result.complete:
+        truth = Rounded(seed, depth=3, support=support).everything(1)
+        assert truth[result.hypotheses[0].tokens] >= max(truth.values())
+
+
+@pytest.mark.parametrize("architecture", ["lstm", "transformer"])
+@pytest.mark.parametrize("mapping", ["softmax", "entmax", "sparsemax"])
+def test_rows_differ_between_batches_by_less_than_rounding_may(architecture, mapping):
+    torch.manual_seed(0)
+    words = Words([f"w{place}" for place in range(40)])
+    config = ModelConfig(
+        architecture=architecture, hidden=32, embedding=32, attention=mapping, output=mapping
+    )
+    model = Seq2Seq(config, words, words).eval()
+    draw = random.Random(0)
+    sources = [draw.choices(range(4, 44), k=draw.randint(2, 20)) for _ in range(5)]
+    target = torch.tensor([[BOS, *draw.choices(range(4, 44), k=16)] for _ in sources])
+
+    def rows(places):
+        chosen = [sources[place] for place in places]
+        state = model.start(padded(chosen), torch.tensor([len(each) for each in chosen]))
+        steps = []
+        for token in target[list(places)].t():
+            scores, _, state = model.step(state, token)
+            steps.append(model.probabilities(scores).double())
+        return torch.stack(steps, 1)
+
+    with torch.no_grad():
+        together = rows(range(5))
+        alone = torch.cat([rows([place]) for place in range(5)])
+    off = (together - alone).abs().sum(-1).max() / 2
+    assert off < ROUNDING * torch.finfo(torch.float32).eps / 8
+
+
+def test_half_precision_certifies_only_what_is_complete():
+    class Half(Table):
+        def step(self, state, tokens):
+            scores, attention, state = super().step(state, tokens)
+            return scores.half(), attention, state
+
+        def probabilities(self, scores):
+            return scores.float()
+
+    results = [search(Half(seed), *inputs(1), beam=2)[0] for seed in range(30)]
+    assert {result.exact == result.complete for result in results} == {True}
+    assert len({result.complete for result in results}) == 2
 
 
 def test_tiny_probabilities_do_not_vanish():
@@ -265,6 +361,10 @@ def test_what_is_not_a_distribution(bad, message):
         ({"nbest": 0}, ValueError, "`nbest` must be at least 1"),
         ({"max_length": True}, TypeError, "`max_length` must be an int, got bool"),
         ({"limit": -1}, ValueError, "`limit` must be at least 1, got -1"),
+        ({"limit": 10**9}, ValueError, "`limit` must be at most 8192, got 1000000000; with fewer"),
+        ({"beam": 10**11}, ValueError, "`beam` must be at most 8192, got 100000000000; with"),
+        ({"nbest": 8193}, ValueError, "`nbest` must be at most 8192, got 8193; with fewer, a cert"),
+        ({"max_length": 10**6}, ValueError, "`max_length` must be at most 10000, got 1000000; an"),
         ({"models": []}, ValueError, "`models` must hold at least one model"),
         ({"models": [Table(0), 3]}, TypeError, "with `start`, `step` and `probabilities`; got int"),
         ({"models": [Table(0), Table(0, 9)]}, ValueError, r"target vocabulary, got sizes \[8, 9\]"),

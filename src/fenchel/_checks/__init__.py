@@ -13,6 +13,7 @@ from ._latent import (
 )
 from ._losses import ignored, linear, mapping, subset_size, target
 from ._models import (
+    LARGEST,
     attention,
     decoders,
     distributions,
@@ -20,10 +21,12 @@ from ._models import (
     not_empty,
     same_classes,
     same_vocabularies,
+    search_size,
     sequences,
     sources,
     text,
     texts,
+    too_large,
 )
 from ._structures import (
     MAPPED,
@@ -68,6 +71,7 @@ from ._values import (
 __all__ = [
     "DTYPES",
     "HALF",
+    "LARGEST",
     "MAPPED",
     "REDUCTIONS",
     "additional",
@@ -112,6 +116,7 @@ __all__ = [
     "same_shape",
     "same_vocabularies",
     "sampled_prior",
+    "search_size",
     "sequences",
     "size",
     "sources",
@@ -123,6 +128,7 @@ __all__ = [
     "target_pair",
     "text",
     "texts",
+    "too_large",
     "top_k_of",
     "unmapped",
     "vertex",

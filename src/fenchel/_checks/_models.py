@@ -8,7 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._values import dense_floats, kind, same_device
+from ._values import dense_floats, kind, same_device, size
+
+FEWER = "with fewer, a certificate says whether anything was missed"
+LARGEST = {
+    "beam": (8192, FEWER),
+    "nbest": (8192, FEWER),
+    "limit": (8192, FEWER),
+    "max_length": (10_000, "an output that is longer is broken off, and said to be"),
+    "batch_size": (65_536, "inputs are decoded in as many batches as they need"),
+}
+"""The largest sizes of a search, which bound its memory and its time, and what to do with them."""
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> None:
@@ -153,6 +163,19 @@ def distributions(p: Tensor) -> None:
             "a model's `probabilities` must be nonnegative and sum to one in every row; "
             f"got {what}."
         )
+
+
+def too_large(name: str, value: int) -> str:
+    """Why a size of a search cannot be so large, or nothing."""
+    most, remedy = LARGEST[name]
+    return f"must be at most {most}, got {value}; {remedy}." if value > most else ""
+
+
+def search_size(name: str, value: Any) -> None:
+    """A size of a search that its memory and its time allow."""
+    size(name, value)
+    if reason := too_large(name, value):
+        raise ValueError(f"`{name}` {reason}")
 
 
 def not_empty(name: str, text: str, ids: list[int]) -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ._models import add_ensemble, add_limits, positive, trained
+from ._models import add_ensemble, add_limits, positive, search_size, trained
 
 
 def add(commands: Any, epilog: str) -> None:
@@ -30,7 +30,11 @@ def add(commands: Any, epilog: str) -> None:
         "--shown", type=positive, default=12, metavar="N", help="the most outputs shown (12)"
     )
     parser.add_argument(
-        "--limit", type=positive, default=1000, metavar="N", help="the most to search for (1000)"
+        "--limit",
+        type=search_size("limit"),
+        default=1000,
+        metavar="N",
+        help="the most to search for (1000)",
     )
     add_limits(parser)
     parser.set_defaults(run=_run)
@@ -39,8 +43,7 @@ def add(commands: Any, epilog: str) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ..seq2seq import explain
     from ..seq2seq._files import writable, write_text
-    from ..seq2seq._page import percent, verdict
-    from ..seq2seq._vocabulary import SPECIAL, UNK
+    from ..seq2seq._page import percent, verdict, warning
 
     if arguments.html is not None:
         writable(arguments.html)
@@ -56,11 +59,11 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     for text, hypothesis in zip(found.outputs, found.result.hypotheses, strict=False):
         print(f"{percent(hypothesis.probability):>7}  {text}")
-    print(verdict(found))
-    unknown = found.source.count(SPECIAL[UNK])
-    if unknown:
-        share = f"{unknown} of the {len(found.source)} tokens of the input"
+    if found.unknown:
+        print(warning(found))
+        share = f"{len(found.unknown)} of the {len(found.source)} tokens of the input"
         print(f"note: the model has not met {share}.", file=sys.stderr)
+    print(verdict(found))
     if arguments.html is not None:
         write_text(arguments.html, found.html())
         print(f"The page is in {arguments.html}.")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import _checks
 
 if TYPE_CHECKING:
     from ..seq2seq import Seq2Seq
@@ -25,6 +27,18 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}.")
     return int(text)
+
+
+def search_size(name: str) -> Callable[[str], int]:
+    """The type of an option for this size of a search."""
+
+    def positive_and_bounded(text: str) -> int:
+        value = positive(text)
+        if reason := _checks.too_large(name, value):
+            raise argparse.ArgumentTypeError(reason)
+        return value
+
+    return positive_and_bounded
 
 
 def add_ensemble(parser: argparse.ArgumentParser) -> None:
@@ -51,12 +65,15 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--beam",
-        type=positive,
+        type=search_size("beam"),
         metavar="N",
         help="hypotheses kept at a time; default: the model's `search.beam`",
     )
     parser.add_argument(
-        "--batch-size", type=positive, metavar="N", help="the most inputs decoded at once"
+        "--batch-size",
+        type=search_size("batch_size"),
+        metavar="N",
+        help="the most inputs decoded at once",
     )
 
 
@@ -64,7 +81,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     """Adds the length limit and the device."""
     parser.add_argument(
         "--max-length",
-        type=positive,
+        type=search_size("max_length"),
         metavar="N",
         help="the most tokens of an output; default: the model's `search.max_length`",
     )

@@ -8,11 +8,12 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ._arrivals import arrivals
-from ._models import add_limits, add_search, positive, trained
+from ._models import add_limits, add_search, search_size, trained
 
 if TYPE_CHECKING:
     from ..seq2seq import Hypothesis, Result, Seq2Seq
@@ -47,12 +48,16 @@ def add(commands: Any, epilog: str) -> None:
         help="the folder of a trained model; several make an ensemble, which averages their "
         "probabilities",
     )
-    parser.add_argument("--nbest", type=positive, metavar="N", help="the most outputs of an input")
+    parser.add_argument(
+        "--nbest", type=search_size("nbest"), metavar="N", help="the most outputs of an input"
+    )
     parser.add_argument("--certificate", action="store_true", help="say what the search proved")
     parser.add_argument(
         "--json",
         action="store_true",
-        help="write JSON lines: line, input, and outputs (text, probability, finished) or an error",
+        help="write JSON lines: line, input, unknown (what of it the model has not met), and "
+        "outputs (text, probability, finished, and tokenizations where several spell the text) or "
+        "an error",
     )
     parser.add_argument(
         "--attention",
@@ -67,11 +72,12 @@ def add(commands: Any, epilog: str) -> None:
 
 @dataclass(frozen=True)
 class Line:
-    """An input: its number, its text, and what is wrong with it."""
+    """An input: its number, its text, what is wrong with it, and what the model has not met."""
 
     number: int
     text: str
     error: str = ""
+    unknown: tuple[str, ...] = ()
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -115,12 +121,17 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 def _blocks(stream: io.BufferedIOBase, model: Seq2Seq, size: int) -> Iterator[list[Line]]:
     """The lines that have arrived, so many at most, checked; what is wrong with one is said."""
+    from ..seq2seq._explain import listed
+
     block: list[Line] = []
     for line in _lines(stream):
         if line is not None:
             checked = line if line.error else _checked(line, model)
             if checked.error:
                 print(f"line {checked.number}: {checked.error}", file=sys.stderr)
+            if checked.unknown:
+                parts = f"the model has not met {listed(checked.unknown)}."
+                print(f"line {checked.number}: {parts}", file=sys.stderr)
             block.append(checked)
         if block and (line is None or len(block) == size):
             yield block
@@ -152,7 +163,9 @@ def _checked(line: Line, model: Seq2Seq) -> Line:
         empty = not model.source.encode(line.text)
     except ValueError as error:
         return Line(line.number, line.text, str(error))
-    return Line(line.number, line.text, "the line is empty.") if empty else line
+    if empty:
+        return Line(line.number, line.text, "the line is empty.")
+    return Line(line.number, line.text, unknown=tuple(model.source.unknown(line.text)))
 
 
 def _write(line: Line, result: Result | None, model: Seq2Seq, arguments: Any) -> None:
@@ -181,6 +194,8 @@ def _record(
     record: dict[str, Any] = {"line": line.number, "input": line.text}
     if result is None:
         return {**record, "error": line.error}
+    if line.unknown:
+        record["unknown"] = list(line.unknown)
     if arguments.attention:
         record["source"] = model.source.tokens(model.source.encode(line.text))
     record["outputs"] = [_output(each, model, arguments.attention) for each in found]
@@ -205,4 +220,9 @@ def _output(hypothesis: Hypothesis, model: Seq2Seq, attention: bool) -> dict[str
     if attention and hypothesis.attention is not None:
         record["tokens"] = model.target.tokens(hypothesis.tokens)
         record["attention"] = hypothesis.attention.tolist()
+    if hypothesis.others:
+        record["tokenizations"] = [
+            {"tokens": model.target.tokens(each.tokens), "probability": prod(each.probabilities)}
+            for each in (hypothesis, *hypothesis.others)
+        ]
     return record

@@ -45,6 +45,7 @@ def plot_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]
     References: peters2019sparse, niculae2017regularized.
     """
     _checks.dense_floats("weights", weights)
+    weights = weights.detach().cpu().double()  # in which the mean of the least number is not zero
     if weights.ndim == 3:
         weights = weights.mean(1)
     if tuple(weights.shape) != (len(target), len(source)):
@@ -57,11 +58,9 @@ def plot_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]
         1.6 + longest[0] + CELL * len(source), 0.7 + longest[1] + CELL * len(target)
     )
     axes = figure.subplots()
-    values = weights.detach().cpu().double()
-    on = values > 0
-    shown = values.masked_fill(~on, torch.nan)
+    shown = weights.masked_fill(weights <= 0, torch.nan)
     heat = axes.imshow(shown.numpy(), cmap=SHADES, vmin=0, vmax=1)
-    for row, entries in enumerate(values.tolist()):
+    for row, entries in enumerate(weights.tolist()):
         for first, last, letter in _segments(entries):
             axes.add_patch(_outline(row, first, last))
             if letter:

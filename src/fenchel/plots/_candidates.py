@@ -96,7 +96,7 @@ def _write(axes: Axes, column: list[tuple[str, float, str]], x: float, size: flo
         y = LINE * (line + 0.5)
         axes.text(x + 0.1, y, token, va="center", fontsize=9, **styles[kind])
         right = {"ha": "right", "va": "center", "fontsize": 7, "color": _style.GREY}
-        axes.text(x + size - 0.08, y, f"{p:.0%}" if p in (0, 1) else f"{p:.1%}", **right)
+        axes.text(x + size - 0.08, y, f"{p:.0%}" if p in (0, 1) else _style.percent(p), **right)
 
 
 def _frame(left: float, right: float, lines: int) -> Any:

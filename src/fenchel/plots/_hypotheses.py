@@ -102,13 +102,17 @@ def _draw(axes: Axes, node: Tree, x: float, free: Iterator[int], single: bool) -
             _edge(axes, (right, y), (right + GAP, height), child.probability)
     else:
         y = float(next(free))
-        axes.text(right + 0.12, y, _percent(node.mass), va="center", fontsize=9, color=_style.GREY)
+        axes.text(
+            right + 0.12, y, _style.percent(node.mass), va="center", fontsize=9, color=_style.GREY
+        )
     box = {"boxstyle": "round,pad=0.25", "facecolor": "#f4f2ec", "edgecolor": "#c9c6bd"}
     axes.text(
         (x + right) / 2, y, _text(node), ha="center", va="center", family="monospace", bbox=box
     )
     if single and node.probability < 1:
-        axes.text(x, y - 0.45, _percent(node.probability), fontsize=8, color=_style.COLOURS[2])
+        axes.text(
+            x, y - 0.45, _style.percent(node.probability), fontsize=8, color=_style.COLOURS[2]
+        )
     return y
 
 
@@ -131,13 +135,9 @@ def _edge(
     axes.text(
         x1 - 0.14,
         y1 - 0.1,
-        _percent(probability),
+        _style.percent(probability),
         ha="right",
         va="bottom",
         fontsize=8,
         color=_style.COLOURS[2],
     )
-
-
-def _percent(p: float) -> str:
-    return "<0.1%" if 0 < p < 0.001 else f"{p:.1%}"

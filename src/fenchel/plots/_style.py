@@ -46,3 +46,14 @@ def tidy(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
+
+
+def percent(p: float) -> str:
+    """A probability for a reader, rounded neither to nothing nor to all.
+
+    >>> [percent(p) for p in (0.0, 1e-6, 0.664, 1 - 1e-6, 1.0)]
+    ['0.0%', '<0.1%', '66.4%', '>99.9%', '100.0%']
+    """
+    if 0 < p < 0.001:
+        return "<0.1%"
+    return ">99.9%" if 0.999 < p < 1 else f"{p:.1%}"

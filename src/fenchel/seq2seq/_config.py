@@ -12,10 +12,12 @@ from pydantic import (
     Field,
     PositiveInt,
     Tag,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 
-from .. import mappings
+from .. import _checks, mappings
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Size = Annotated[int, Field(gt=0, le=10_000_000)]
@@ -268,14 +270,21 @@ class SearchConfig(Section):
     """How a model decodes where nothing else is said.
 
     Args:
-        beam: how many hypotheses are kept.
-        max_length: the most tokens of an output.
-        batch_size: inputs decoded at once.
+        beam: how many hypotheses are kept, at most 8192.
+        max_length: the most tokens of an output, at most 10,000.
+        batch_size: inputs decoded at once, at most 65,536.
     """
 
     beam: PositiveInt = 5
     max_length: PositiveInt = 100
     batch_size: PositiveInt = 256
+
+    @field_validator("*")
+    @classmethod
+    def _bounded(cls, value: int, info: ValidationInfo) -> int:
+        if reason := _checks.too_large(str(info.field_name), value):
+            raise ValueError(reason)
+        return value
 
 
 class Config(Section):

@@ -10,10 +10,16 @@ import torch
 from torch import Tensor
 
 from .. import _checks
+from ._model import Seq2Seq
 from ._state import State
+from ._vocabulary import Vocabulary
 
 CHUNK = 1024
 """How many hypotheses a model sees at once, so that a step needs no more memory than this many."""
+
+ROUNDING = 2.0**14
+"""How many roundings of its scores' dtype a row of probabilities may be off, in total variation,
+when a model computes it in another batch: see docs/concepts/search.md."""
 
 
 @runtime_checkable
@@ -46,6 +52,23 @@ class Ensemble:
     def __init__(self, models: Decoder | Sequence[Decoder]) -> None:
         self.models = _checks.decoders(models, Decoder)
         _checks.same_vocabularies(self.models)
+        self.rounding = 0.0
+        """How far a row of probabilities may be off, of the last step: see `ROUNDING`."""
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """What outputs are read with; without it a sequence of tokens is its own text."""
+        targets = (getattr(model, "target", None) for model in self.models)
+        return next((target for target in targets if isinstance(target, Vocabulary)), None)
+
+    @property
+    def unique(self) -> bool:
+        """Whether no text is spelled by two outputs; other models may say padding and begin, which
+        no text shows."""
+        known = self.vocabulary
+        return known is None or (
+            known.unique and all(isinstance(model, Seq2Seq) for model in self.models)
+        )
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -73,9 +96,10 @@ class Ensemble:
             ValueError: if a model's probabilities are not a distribution, or NaN; or if the models
                 have different target vocabularies.
         """
-        probabilities, attention, after = [], [], []
+        probabilities, attention, after, errors = [], [], [], []
         for model, state in zip(self.models, states, strict=True):
             scores, weights, state = model.step(state, tokens)
+            errors.append(ROUNDING * torch.finfo(scores.dtype).eps)
             probabilities.append(model.probabilities(scores))
             attention.append(weights)
             after.append(state)
@@ -84,6 +108,7 @@ class Ensemble:
         if len(probabilities) > 1:  # in double, where the mean of denormals is not zero
             mean = torch.stack([p.double() for p in probabilities]).mean(0)
         _checks.distributions(mean)
+        self.rounding = max(errors)
         return mean.clamp(max=1.0), torch.cat(attention, 1), after
 
 

@@ -54,7 +54,7 @@ def decode(
     2
     """
     _checks.texts(texts)
-    _checks.size("batch_size", batch_size)
+    _checks.search_size("batch_size", batch_size)
     models = _checks.decoders(models, Decoder)
     source = models[0].source
     device = next(models[0].parameters()).device
@@ -78,7 +78,7 @@ def decode(
 
 
 def best_texts(model: Seq2Seq, results: Sequence[Result]) -> list[str]:
-    """The text of each result's most probable hypothesis."""
+    """The most probable text of each result."""
     return [
         model.target.decode(result.hypotheses[0].tokens) if result.hypotheses else ""
         for result in results
@@ -196,7 +196,7 @@ def _nonzeros(
 
 
 def _shares(results: Sequence[Result]) -> dict[str, float]:
-    """In percent, the inputs with one hypothesis, with a certificate, and with all the mass."""
+    """In percent, the inputs with one text, with a certificate, and with all the mass."""
     single = sum(result.complete and len(result.hypotheses) == 1 for result in results)
     exact = sum(result.exact for result in results)
     complete = sum(result.complete for result in results)

@@ -19,6 +19,8 @@ from ._vocabulary import BOS, EOS, Vocabulary
 
 END = "end"
 """What a reader sees for the end of the sequence."""
+NAMED = 12
+"""The most parts of an input that a warning names."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class Node:
         probability: of these tokens, given those before.
         mass: of the hypotheses so far, from the root.
         children: the most probable first.
-        hypothesis: the place among the hypotheses of the one that ends here, or None.
+        hypothesis: the place among the hypotheses of the text that ends here, or None; where
+            several sequences of tokens spell it, each has a leaf.
     """
 
     tokens: tuple[str, ...]
@@ -74,11 +77,13 @@ class Explanation:
         source: its tokens, as a reader sees them.
         result: what the search found.
         outputs: the texts of the first hypotheses, those to show.
-        targets: their tokens, with the end.
-        tree: these by their common beginnings.
+        targets: the tokens of the most probable sequence that spells each, with the end.
+        tree: all sequences that were found to spell them, by their common beginnings.
         reference: what the model would say in the place of each token of a reference, if given.
         reference_text: that reference.
-        attention: of each, (tokens and end, heads, source).
+        attention: of each of `targets`, (tokens and end, heads, source).
+        unknown: the parts of the input that the model has not met.
+        unique: whether a text has one sequence of tokens only.
     """
 
     text: str
@@ -90,6 +95,8 @@ class Explanation:
     reference: tuple[Position, ...] = ()
     reference_text: str = ""
     attention: tuple[Tensor, ...] = field(default=(), repr=False)
+    unknown: tuple[str, ...] = ()
+    unique: bool = True
 
     def html(self) -> str:
         """One page with everything in it: no network, script or font from elsewhere."""
@@ -113,9 +120,9 @@ def explain(
         models: a `Seq2Seq`, or several with the same vocabularies.
         text: the input, as the source vocabulary reads it; for inflection "draw V;PST".
         reference: an output to decode by force: at each of its tokens, what else was possible.
-        shown: the most hypotheses in the tree, and the most candidates at a position.
-        limit: the most hypotheses to search for; a dense model has no end of them.
-        max_length: the most tokens of a hypothesis.
+        shown: the most texts in the tree, and the most candidates at a position.
+        limit: the most hypotheses to search for, up to 8192; a dense model has no end of them.
+        max_length: the most tokens of a hypothesis, up to 10,000.
     Returns:
         The explanation, whose `tree`, `attention` and `reference` `fenchel.plots` can draw.
     Raises:
@@ -151,6 +158,7 @@ def explain(
     )
     first = result.hypotheses[:shown]
     targets = tuple(_read(model.target, each) for each in first)
+    others = [[_read(model.target, other) for other in each.others] for each in first]
     positions = ()
     if reference is not None:
         _checks.text("reference", reference)
@@ -161,10 +169,12 @@ def explain(
         result=result,
         outputs=tuple(model.target.decode(list(each.tokens)) for each in first),
         targets=targets,
-        tree=_tree(first, targets),
+        tree=_tree(first, targets, others),
         reference=positions,
         reference_text=reference or "",
         attention=tuple(each.attention.cpu() for each in first),  # type: ignore[union-attr]
+        unknown=tuple(visible(part) for part in model.source.unknown(text)),
+        unique=ensemble.unique,
     )
 
 
@@ -187,6 +197,16 @@ def visible(token: str) -> str:
         "␣" if each == " " else each if each.isprintable() else f"U+{ord(each):04X}"
         for each in token
     )
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Different parts of a text, the first few, for a reader.
+
+    >>> listed(["\u00e9", "\u0301", "\u00e9"])
+    'é, ◌́'
+    """
+    names = list(dict.fromkeys(visible(part) for part in parts))
+    return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
 
 
 def _read(vocabulary: Vocabulary, hypothesis: Hypothesis) -> tuple[str, ...]:
@@ -231,12 +251,23 @@ class _Path:
     chain: tuple[float, ...]
 
 
-def _tree(hypotheses: Sequence[Hypothesis], targets: Sequence[tuple[str, ...]]) -> Node:
-    """The tree of hypotheses, with chains of single children made one node."""
+def _tree(
+    hypotheses: Sequence[Hypothesis],
+    targets: Sequence[tuple[str, ...]],
+    others: Sequence[Sequence[tuple[str, ...]]],
+) -> Node:
+    """The tree of all sequences of the hypotheses, with chains of single children made one node.
+
+    Args:
+        hypotheses: the texts.
+        targets: the names of their tokens, with the end.
+        others: those of the other sequences of each.
+    """
     paths = []
-    for place, (each, names) in enumerate(zip(hypotheses, targets, strict=True)):
-        last, chain = (EOS, ()) if each.finished else (-1, (1.0,))
-        paths.append(_Path(place, (*each.tokens, last), names, each.probabilities + chain))
+    for place, (text, names, more) in enumerate(zip(hypotheses, targets, others, strict=True)):
+        for each, words in zip((text, *text.others), (names, *more), strict=True):
+            last, chain = (EOS, ()) if each.finished else (-1, (1.0,))
+            paths.append(_Path(place, (*each.tokens, last), words, each.probabilities + chain))
     return Node((), 1.0, 1.0, _branches(paths, 0, 1.0))
 
 

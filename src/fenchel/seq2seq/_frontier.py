@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ._certificates import certify_sequences, certify_texts
+from ._cuts import Cuts, ranks
 from ._ensemble import CHUNK, Ensemble, cut_out, join, select
-from ._hypotheses import Ends, Links, Result, Rows, trace
+from ._hypotheses import Ends, Hypothesis, Links, Result, Sequences, trace
 from ._state import State
-from ._vocabulary import BOS, EOS
+from ._texts import Finished, by_input
+from ._vocabulary import BOS, EOS, PAD, Vocabulary
 
-ROUNDING = 2.0**-20
-"""How far a conditional probability may be off, relatively: eight roundings of float32."""
+NEGLIGIBLE = 2.0**-20
+"""A share of the last text wanted that is not worth following for a certificate."""
+
+FEW = 64
+"""How many tokens of a row are sorted at least, if the search is so wide."""
+ROUGHLY = 1e-9
+"""More than a logarithm and its exponential are off."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +32,12 @@ class Plan:
 
     Args:
         width: how many live hypotheses an input keeps.
-        keep: how many finished ones.
+        keep: how many finished texts.
         greedy: whether the end of the sequence contends with the other tokens, so that only the
             best of all is followed; otherwise every hypothesis that can end does.
         max_length: the most tokens before the end.
         attention: whether hypotheses come with their attention.
+        vocabulary: what spells texts, or None where every sequence is a text of its own.
     """
 
     width: int
@@ -35,22 +45,7 @@ class Plan:
     greedy: bool
     max_length: int
     attention: bool
-
-    @property
-    def margin(self) -> float:
-        """By how much logarithms must differ to be surely in order, see docs/concepts/search.md."""
-        return 2 * ROUNDING * (self.max_length + 1)
-
-
-@dataclass(frozen=True)
-class Candidates(Rows):
-    """Extensions of live hypotheses by one token of nonzero probability, (N,) each."""
-
-    item: Tensor
-    log: Tensor
-    row: Tensor
-    token: Tensor
-    probability: Tensor
+    vocabulary: Vocabulary | None
 
 
 def run(ensemble: Ensemble, source: Tensor, lengths: Tensor, plan: Plan) -> list[Result]:
@@ -59,133 +54,171 @@ def run(ensemble: Ensemble, source: Tensor, lengths: Tensor, plan: Plan) -> list
     Cost: one step of the models for each length, on the live hypotheses alone. At most `width` of
     them are held for an input, with their states.
     """
-    items, device = len(source), source.device
-    item = torch.arange(items, device=device)
-    log = torch.zeros(items, dtype=torch.float64, device=device)
-    links = Links(item, torch.full_like(item, BOS), torch.ones_like(log))
-    ends = Ends(item[:0], log[:0], item[:0], item[:0], log[:0])
-    cut = torch.full_like(log, -math.inf)
+    item = torch.arange(len(source), device=source.device)
+    zero = torch.zeros(len(source), dtype=torch.float64, device=source.device)
+    live = Sequences(item, zero, zero, zero, item, torch.full_like(item, BOS), zero + 1)
+    cuts = Cuts(len(source), plan.vocabulary is not None, source.device)
+    finished = Finished(Ends.at(0, live[item[:0]]), len(source), plan.keep, plan.vocabulary)
     limited = torch.zeros_like(item, dtype=torch.bool)
     states = ensemble.start(source, lengths)
     history: list[Links] = []
     for length in range(plan.max_length + 1):
-        found, attention, states = _expand(ensemble, states, item, log, links.token, plan)
-        history.append(Links(links.parent, links.token, links.probability, attention))
+        found, attention, states = _expand(ensemble, states, live, plan, cuts, length)
+        history.append(Links(live.row, live.token, live.probability, attention))
         kept = _contest(found, plan)
-        cut = _raise(cut, found.item[~kept], found.log[~kept])
+        cuts.add(found[~kept], length)
         over = kept & (found.token == EOS)
-        ends, lost, least = _finish(ends, found[over], length, plan.keep, items)
-        cut = _raise(cut, lost.item, lost.log)
-        live = found[kept & ~over]
-        hopeless = live.log < least[live.item] - plan.margin
-        cut = _raise(cut, live.item[hopeless], live.log[hopeless])
+        finished.add(Ends.at(length, found[over]), history, cuts)
+        before, live = live, found[kept & ~over]
+        last = length == plan.max_length
+        hopeless = live.high < _wanted(finished, live, cuts, plan, last)[live.item]
+        cuts.add(live[hopeless], length)
         live = live[~hopeless]
-        if length == plan.max_length:
-            cut = _raise(cut, live.item, live.log)
+        if last:
+            cuts.add(live, length)
             limited[live.item] = True
-            ends = ends + _broken(ends, item, log, limited, length, plan.keep)
+            finished.add_broken(_broken(finished, before, limited, length), history)
         elif not len(live):
             break
         else:
-            item, log = live.item, live.log
-            links = Links(live.row, live.token, live.probability)
             states = select(states, live.row)
-    return _results(history, ends, cut, limited, lengths, plan)
+    return _results(history, finished, cuts, limited, lengths, plan, ensemble.rounding)
 
 
 def _expand(
-    ensemble: Ensemble, states: list[State], item: Tensor, log: Tensor, tokens: Tensor, plan: Plan
-) -> tuple[Candidates, Tensor | None, list[State]]:
-    """The candidates among which those kept and the best one cut must be.
-
-    At most `width` extensions of a hypothesis are kept, so that its best `width` + 1, and its end,
-    hold the best one that is cut. Row by row these stand in the order of their probability.
+    ensemble: Ensemble, states: list[State], live: Sequences, plan: Plan, cuts: Cuts, length: int
+) -> tuple[Sequences, Tensor | None, list[State]]:
+    """The candidates among which those kept and the best one cut must be: ends, and the best
+    `width` + 1 others of each input. The mass of all others is cut at once.
     """
-    found = Candidates(item, log, item, tokens, log)
-    weights, parts = [], []
-    for begin in range(0, len(item), CHUNK):
+    found, weights, parts = live[:0], [], []
+    for begin in range(0, len(live), CHUNK):
         rows = slice(begin, begin + CHUNK)
-        p, attention, part = ensemble.step(cut_out(states, rows), tokens[rows])
-        values, classes = p.topk(min(plan.width + 2, p.shape[-1]))
-        values = torch.cat([p[:, EOS, None], values.masked_fill(classes == EOS, 0)], 1)
-        classes = torch.cat([torch.full_like(classes[:, :1], EOS), classes], 1)
-        row, place = values.nonzero(as_tuple=True)
-        probability = values[row, place].double()
-        sums = log[rows][row] + probability.log()
-        more = Candidates(item[rows][row], sums, row + begin, classes[row, place], probability)
-        found = _shorten(found + more, plan.width) if begin else more
+        p, attention, part = ensemble.step(cut_out(states, rows), live.token[rows])
+        before = live[rows]
+        # Divided by their sum, which is one but for rounding, they leave exact shares to the rest.
+        total = p.sum(-1, keepdim=True, dtype=torch.float64)
+        floor = torch.full_like(cuts.worst, -math.inf)
+        best = p.topk(min(p.shape[-1], _sorted_tokens(before, plan.width)))
+        item, log = _last_place(best, total, before, found, plan.width)
+        floor[item] = log
+        chosen = p >= (floor[before.item] - before.log).exp().unsqueeze(1) * total * (1 - ROUGHLY)
+        chosen[:, EOS] = True
+        if plan.vocabulary is not None:  # more of what is cut has then a text of its own
+            chosen.scatter_(1, best.indices, True)
+        row, token = (chosen & (p > 0)).nonzero(as_tuple=True)
+        q = p[row, token] / total[row, 0]
+        more = Sequences(
+            before.item[row],
+            before.log[row] + q.log(),
+            before.low[row] + (q - ensemble.rounding).clamp(min=0).log(),
+            before.high[row] + (q + ensemble.rounding).clamp(max=1).log(),
+            row + begin,
+            token,
+            q,
+        )
+        rest = (1 - torch.zeros_like(before.log).scatter_add(0, row, q)).clamp(min=0)
+        mass = before.high.exp() * (rest + ensemble.rounding)
+        places = torch.arange(begin, begin + len(p), device=p.device)
+        cuts.add_mass(before.item, mass, length, places, torch.full_like(places, PAD))
+        found = _shorten(found + more, plan.width, cuts, length)
         weights.append(attention)
         parts.append(part)
     return found, torch.cat(weights) if plan.attention else None, join(parts)
 
 
-def _shorten(found: Candidates, width: int) -> Candidates:
+def _sorted_tokens(live: Sequences, width: int) -> int:
+    """How many tokens of every row are sorted: so many that there are twice as many as are kept,
+    but not all of a large vocabulary, however wide the search."""
+    share = -(-2 * (width + 2) * len(live.item.unique()) // len(live))
+    return max(share, min(width + 2, FEW))
+
+
+def _last_place(
+    best: Any, total: Tensor, live: Sequences, found: Sequences, width: int
+) -> tuple[Tensor, Tensor]:
+    """Inputs, and logarithms that at least `width` + 1 candidates of each reach.
+
+    Args:
+        best: the most probable tokens of every row, values and indices.
+        total: the sums (R, 1) of the rows.
+        live: the rows.
+        found: the candidates so far.
+        width: how many are followed.
+    """
+    log = live.log.unsqueeze(1) + (best.values.masked_fill(best.indices == EOS, 0) / total).log()
+    others = found[found.token != EOS]
+    item = torch.cat([others.item, live.item.repeat_interleave(log.shape[1])])
+    log = torch.cat([others.log, log.flatten()])
+    last = ranks(item, log) == width
+    return item[last], log[last]
+
+
+def _shorten(found: Sequences, width: int, cuts: Cuts, length: int) -> Sequences:
     """Without what neither is kept nor the best one cut, so that memory stays bounded."""
     over = found.token == EOS
-    return found[over | (_ranks(2 * found.item + over, found.log) <= width)]
+    kept = over | (ranks(2 * found.item + over, found.log) <= width)
+    cuts.add(found[~kept], length)
+    return found[kept]
 
 
-def _ranks(group: Tensor, log: Tensor) -> Tensor:
-    """The place of each entry among those of its group, from the largest, 0, on; first come first.
-
-    Both sorts are stable, so that equal entries keep their order on every device.
-    """
-    order = log.argsort(descending=True, stable=True)
-    order = order[group[order].argsort(stable=True)]
-    ordered = group[order]
-    first = torch.searchsorted(ordered, ordered)
-    ranks = torch.empty_like(order)
-    ranks[order] = torch.arange(len(order), device=order.device) - first
-    return ranks
-
-
-def _contest(found: Candidates, plan: Plan) -> Tensor:
+def _contest(found: Sequences, plan: Plan) -> Tensor:
     """Which candidates are followed, or finish."""
     over = found.token == EOS
     if plan.greedy:
-        return _ranks(found.item, found.log) < plan.width
-    return over | (_ranks(2 * found.item + over, found.log) < plan.width)
+        return ranks(found.item, found.log) < plan.width
+    return over | (ranks(2 * found.item + over, found.log) < plan.width)
 
 
-def _finish(
-    ends: Ends, found: Candidates, length: int, keep: int, items: int
-) -> tuple[Ends, Ends, Tensor]:
-    """The best finished hypotheses of every input, the others, and (items,) the last place's log.
+def _wanted(finished: Finished, live: Sequences, cuts: Cuts, plan: Plan, last: bool) -> Tensor:
+    """The logarithm (items,) that a live hypothesis must reach to be followed.
 
-    That is −inf while there are places left.
+    It is that of the last text wanted. Where several sequences spell a text, less probable ones
+    are followed as long as they can decide whether the first text is certified.
     """
-    lengths = torch.full_like(found.row, length)
-    ends = ends + Ends(found.item, found.log, lengths, found.row, found.probability)
-    ranks = _ranks(ends.item, ends.log)
-    last = ranks == keep - 1
-    least = torch.full((items,), -math.inf, dtype=ends.log.dtype, device=ends.log.device)
-    least[ends.item[last]] = ends.log[last]
-    return ends[ranks < keep], ends[ranks >= keep], least
+    first, second, least = finished.places(1, 2, plan.keep)
+    if plan.vocabulary is None or last:
+        return least
+    mass = torch.zeros_like(cuts.mass).scatter_add(0, live.item, live.high.exp())
+    open_question = first.exp() + mass >= second.exp() + cuts.mass
+    return torch.where(open_question, least + math.log(NEGLIGIBLE), least)
 
 
-def _raise(cut: Tensor, item: Tensor, log: Tensor) -> Tensor:
-    """The largest logarithm that was cut so far, (items,)."""
-    return cut.scatter_reduce(0, item, log, "amax")
-
-
-def _broken(ends: Ends, item: Tensor, log: Tensor, limited: Tensor, length: int, keep: int) -> Ends:
+def _broken(finished: Finished, live: Sequences, limited: Tensor, length: int) -> Ends:
     """The live hypotheses of inputs of which none has finished when the length limit is met."""
     without = limited.clone()
-    without[ends.item] = False
-    row = (without[item] & (_ranks(item, log) < keep)).nonzero().squeeze(1)
-    nothing = torch.full_like(log[row], math.nan)
-    return Ends(item[row], log[row], torch.full_like(row, length), row, nothing)
+    without[finished.ends.item] = False
+    row = (without[live.item] & (ranks(live.item, live.log) < finished.room)).nonzero().squeeze(1)
+    broken = live[row]
+    nothing = torch.full_like(broken.log, math.nan)
+    return Ends.at(
+        length,
+        Sequences(broken.item, broken.log, broken.low, broken.high, row, broken.token, nothing),
+    )
 
 
 def _results(
-    history: list[Links], ends: Ends, cut: Tensor, limited: Tensor, lengths: Tensor, plan: Plan
+    history: list[Links],
+    finished: Finished,
+    cuts: Cuts,
+    limited: Tensor,
+    lengths: Tensor,
+    plan: Plan,
+    rounding: float,
 ) -> list[Result]:
-    ends = ends[ends.log.argsort(descending=True, stable=True)]
-    found = trace(history, ends, lengths.tolist())
+    ends = finished.ends[finished.ends.log.argsort(descending=True, stable=True)]
+    texts = by_input(ends, len(lengths), finished.names)
+    if plan.vocabulary is None:
+        claims = certify_sequences(texts, cuts, limited, rounding)
+    else:
+        claims = certify_texts(texts, plan.keep, cuts, limited, history, plan.vocabulary)
+    shown = [[text.places for text in found[: plan.keep]] for found in texts]
+    places = [place for found in shown for each in found for place in each]
+    first = {each[0] for found in shown for each in found}
+    chosen = ends[ends.row.new_tensor(places)]
+    sequences = iter(trace(history, chosen, [at in first for at in places], lengths.tolist()))
     results = []
-    for hypotheses, worst, broken in zip(found, cut.tolist(), limited.tolist(), strict=True):
-        certain = bool(hypotheses) and not broken
-        exact = certain and worst <= hypotheses[0].log_probability - plan.margin
-        complete = certain and worst == -math.inf
-        results.append(Result(hypotheses, exact, complete, math.exp(worst), broken))
+    for found, broken, claim in zip(shown, limited.tolist(), claims, strict=True):
+        hypotheses = [Hypothesis.of([next(sequences) for _ in each]) for each in found]
+        results.append(Result(hypotheses, claim.exact, claim.complete, claim.bound, broken))
     return results

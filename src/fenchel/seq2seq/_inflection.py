@@ -58,6 +58,10 @@ class Inflection(Vocabulary):
     def size(self) -> int:
         return len(self._names)
 
+    @property
+    def grows(self) -> bool:
+        return True
+
     def encode(self, text: str) -> list[int]:
         lemma, bundle, language = _columns(text, self._language_ids)
         if language is None:
@@ -77,6 +81,11 @@ class Inflection(Vocabulary):
             *(self._tag_ids.get(tag, UNK) for tag in _split_tags(bundle)),
             *(self._character_ids.get(character, UNK) for character in lemma),
         ]
+
+    def unknown(self, text: str) -> list[str]:
+        lemma, bundle, _ = _columns(text, self._language_ids)
+        tags = [tag for tag in _split_tags(bundle) if tag not in self._tag_ids]
+        return [*tags, *(each for each in lemma if each not in self._character_ids)]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return [self._names[index] for index in ids]

@@ -62,6 +62,8 @@ def _body(explanation: Explanation) -> Iterator[str]:
         f"<bdi{kind}>{escape(word)}</bdi>" for word, kind in zip(words, kinds, strict=True)
     )
     yield f'<header><p class="eyebrow">fenchel explain</p><h1>{title}</h1>'
+    if explanation.unknown:
+        yield f'<p class="verdict alarm" role="note">{escape(warning(explanation))}</p>'
     yield f'<p class="verdict">{verdict(explanation)}</p>{_badges(explanation)}</header>'
     yield "<main>"
     yield from _hypotheses(explanation)
@@ -74,6 +76,15 @@ def _body(explanation: Explanation) -> Iterator[str]:
         "<footer>Touch or click anything to read it below. Keys: <kbd>Tab</kbd> goes from picture "
         "to picture, the arrow keys, <kbd>Home</kbd> and <kbd>End</kbd> go through one.</footer>"
     )
+
+
+def warning(explanation: Explanation) -> str:
+    """What of the input the model has not met, in a sentence."""
+    from ._explain import listed
+
+    count = f"{len(explanation.unknown)} of the {len(explanation.source)} tokens of the input"
+    names = listed(explanation.unknown)
+    return f"The model has not met {count}: {names}. It reads each as the same unknown token."
 
 
 def verdict(explanation: Explanation) -> str:
@@ -90,7 +101,8 @@ def verdict(explanation: Explanation) -> str:
     if result.complete:
         rest = "every other output has probability exactly zero"
         return f"The model considers exactly {outputs}; {rest}.{tail}"
-    rest = f"all others together have {percent(max(1e-9, 1 - result.mass))}"
+    most = "" if explanation.unique else "at most "  # some of it may be that of a text found
+    rest = f"all others together have {most}{percent(max(1e-9, 1 - result.mass))}"
     proof = "and none of them is" if result.exact else "and some of them may be"
     return f"{outputs} found; {rest}, {proof} more probable than the first.{tail}"
 
@@ -101,6 +113,9 @@ def _badges(explanation: Explanation) -> str:
         ("exact", result.exact, "no output is more probable than the first"),
         ("complete", result.complete, "these are all outputs of nonzero probability"),
     ]
+    unknown = len(explanation.unknown)
+    share = f"{unknown} of {len(explanation.source)} tokens unknown"
+    alarm = f'<span class="badge no alarm">⚠ {share}</span>' if unknown else ""
     spans = [
         f'<span class="badge {"yes" if holds else "no"}" title="{meaning}">'
         f"{'✓' if holds else '✗'} {'' if holds else 'not '}{name}</span>"
@@ -108,7 +123,7 @@ def _badges(explanation: Explanation) -> str:
     ]
     mass = "100%" if result.complete else percent(min(result.mass, 1 - 1e-9))
     found = f'<span class="badge">{mass} of the probability found</span>'
-    return f'<p class="badges">{"".join(spans)}{found}</p>'
+    return f'<p class="badges">{alarm}{"".join(spans)}{found}</p>'
 
 
 def _section(name: str, title: str, note: str) -> str:
@@ -119,11 +134,17 @@ def _section(name: str, title: str, note: str) -> str:
 
 
 def _hypotheses(explanation: Explanation) -> Iterator[str]:
+    shown = explanation.result.hypotheses[: len(explanation.outputs)]
+    several = (
+        " Where several paths write the same text, its probability is that of all of them."
+        if any(each.others for each in shown)
+        else ""
+    )
     yield _section(
         "tree",
         "What the model can say",
         "Every path is an output. The model chooses where a coloured percentage stands; after a "
-        "whole output comes its own probability.",
+        f"whole output comes its own probability.{several}",
     )
     yield '<ul class="tree" role="tree" aria-labelledby="tree-title">'
     for child in explanation.tree.children:
@@ -140,11 +161,13 @@ def _branch(node: Node, explanation: Explanation, level: int, alone: bool) -> It
     extra = ""
     if node.hypothesis is not None:
         text = explanation.outputs[node.hypothesis]
-        chance = percent(explanation.result.hypotheses[node.hypothesis].probability)
-        spoken = f"{text}: {chance}"
+        hypothesis = explanation.result.hypotheses[node.hypothesis]
+        chance = percent(hypothesis.probability)
+        part = f", {percent(node.mass)} of it by this path" if hypothesis.others else ""
+        spoken = f"{text}: {chance}{part}"
         extra = f' data-map="{node.hypothesis}"'
         leaf = (
-            f'<span class="leaf"><bdi>{escape(text) or "(empty)"}</bdi> <i>{chance}</i>'
+            f'<span class="leaf"><bdi>{escape(text) or "(empty)"}</bdi> <i>{chance}{part}</i>'
             f'<span class="bar" style="--w:{node.mass:.4f}"></span></span>'
         )
     kind = "item" if node.hypothesis is None else "item ends"
@@ -162,7 +185,7 @@ def _branch(node: Node, explanation: Explanation, level: int, alone: bool) -> It
 
 
 def _rest(node: Node, level: int) -> Iterator[str]:
-    if node.rest > 1e-5:
+    if node.rest > 1e-12:  # more than the rounding of sums
         text = f"others: {percent(node.rest)}"
         yield (
             f'<li role="treeitem" aria-level="{level}" tabindex="-1" aria-label="{text}">'
@@ -183,7 +206,8 @@ def _attention(explanation: Explanation) -> Iterator[str]:
         "look",
         "What it looks at",
         "A row for each token that the model writes, a column for each that it reads. The stronger "
-        f"the colour, the more weight; an empty cell has a weight of exactly zero.{other}",
+        "the colour, the more weight, in percent; an empty cell has a weight of exactly zero."
+        f"{other}",
     )
     heads = explanation.attention[0].shape[1]
     if heads > 1:
@@ -227,8 +251,8 @@ def _cell(token: str, word: str, weights: Tensor) -> str:
     each = ""
     if len(weights) > 1:
         each = f' data-heads="{" ".join(f"{w:.4g}" for w in weights.tolist())}"'
-    kind = f' class="on" style="--w:{mean:.4f}"' if mean > 0 else ""
-    shown = f"{100 * mean:.0f}" if mean >= 0.005 else ""
+    kind = f' class="on" style="--w:{mean:.4g}"' if mean > 0 else ""
+    shown = f"{100 * mean:.0f}" if mean >= 0.005 else "&lt;1" if mean > 0 else ""
     label = f"{token} looks at {word}: {percent(min(mean, 1.0))}"
     return f'<td{kind}{each} tabindex="-1" aria-label="{escape(label)}">{shown}</td>'
 
@@ -238,13 +262,19 @@ def _forced(explanation: Explanation) -> Iterator[str]:
     total = 1.0
     for position in explanation.reference:
         total *= position.probability
+    whole = f"The reference as a whole has {percent(min(1.0, total))}."
+    if not explanation.unique:
+        whole = f"These tokens together have {percent(min(1.0, total))}"
+        found = dict(zip(explanation.outputs, explanation.result.hypotheses, strict=False))
+        text_found = found.get(explanation.reference_text)
+        whole += f"; the text has {percent(text_found.probability)}." if text_found else "."
     yield _section(
         "forced",
         f"Writing <bdi>{text}</bdi>, token by token",
         "Given all tokens before it, these are the ones the model considers at each position; any "
         "other has probability exactly zero. The reference is bold. Where there is one candidate, "
         "the model would complete by itself, and the boxes are joined. "
-        f"The reference as a whole has {percent(min(1.0, total))}.",
+        f"{whole}",
     )
     yield (
         '<ol class="forced" role="listbox" aria-orientation="horizontal" '

@@ -13,7 +13,7 @@ from ._hypotheses import Result
 
 METHODS = ("beam", "greedy", "exhaustive")
 LIVE = 8192
-"""The most hypotheses whose states an exhaustive search holds at a time, if `limit` is less."""
+"""The most hypotheses whose states a search holds at a time; no beam is wider."""
 
 
 def search(
@@ -30,25 +30,28 @@ def search(
 ) -> list[Result]:
     """The most probable outputs for each input, and whether better ones can exist.
 
-    A hypothesis has the probability Πₜ p(yₜ | y₁ … yₜ₋₁, x), to the end of the sequence. Tokens of
-    probability zero are not followed. What is cut is remembered by the largest probability among
-    it, which no continuation can exceed; `Result.exact` and `Result.complete` follow from it.
+    A sequence of tokens has the probability Πₜ p(yₜ | y₁ … yₜ₋₁, x), to its end, and a text that of
+    all sequences that spell it. Tokens of probability zero are not followed. What is cut is
+    remembered by its probability, which no continuation can exceed, nor all of them together;
+    `Result.exact` and `Result.complete` follow from it.
 
     Args:
         models: a model, or several, whose probabilities for the next token are averaged; a
-            `Seq2Seq` or any other object with `start`, `step` and `probabilities`.
+            `Seq2Seq` or any other object with `start`, `step` and `probabilities`. Its `target` is
+            the vocabulary that spells texts; without one every sequence is a text of its own.
         source: (B, S) tokens.
         lengths: (B,) how many of each row are not padding.
         method: "greedy" follows the most probable token; "beam" the `beam` best hypotheses of each
             length, beside those that have finished; "exhaustive" all of them.
-        beam: how many live hypotheses are kept for an input.
-        nbest: the most hypotheses to return; by default as many as `beam`, or all found by an
-            exhaustive search. A live hypothesis that cannot be among them any more is dropped.
-        max_length: the most tokens of a hypothesis, without its end. Where it breaks one off,
-            nothing is certified.
-        limit: the most live, and the most finished, hypotheses of an input in an exhaustive
-            search, which bounds its memory; what exceeds it is cut, and so not certified. Inputs
-            are searched a few at a time, with no more than 8192 live hypotheses together.
+        beam: how many live sequences are kept for an input, at most 8192.
+        nbest: the most texts to return, at most 8192; by default as many as `beam`, or all found
+            by an exhaustive search. A live sequence that cannot be among them, nor decide what is
+            certified, is dropped.
+        max_length: the most tokens of a sequence, without its end, at most 10,000. Where it breaks
+            one off, nothing is certified.
+        limit: the most live, and the most finished, sequences of an input in an exhaustive search,
+            at most 8192; what exceeds it is cut. Inputs are searched a few at a time, with no more
+            than 8192 live sequences together.
         attention: whether hypotheses come with their attention weights.
     Returns:
         One `Result` for each input.
@@ -79,10 +82,15 @@ def search(
     """
     _checks.choice("method", method, METHODS)
     _checks.sources(source, lengths)
-    for name, value in (("beam", beam), ("max_length", max_length), ("limit", limit)):
-        _checks.size(name, value)
-    if nbest is not None:
-        _checks.size("nbest", nbest)
+    sizes = {
+        "beam": beam,
+        "max_length": max_length,
+        "limit": limit,
+        "nbest": 1 if nbest is None else nbest,
+    }
+    for name, value in sizes.items():
+        _checks.search_size(name, value)
+    ensemble = Ensemble(models)
     width = {"beam": beam, "greedy": 1, "exhaustive": limit}[method]
     plan = _frontier.Plan(
         width=width,
@@ -90,9 +98,9 @@ def search(
         greedy=method == "greedy",
         max_length=max_length,
         attention=attention,
+        vocabulary=None if ensemble.unique else ensemble.vocabulary,
     )
-    ensemble = Ensemble(models)
-    size = max(1, LIVE // limit) if method == "exhaustive" else max(1, len(source))
+    size = LIVE // width
     results: list[Result] = []
     with ensemble.evaluating():
         for begin in range(0, len(source), size):

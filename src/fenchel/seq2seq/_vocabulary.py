@@ -50,6 +50,20 @@ class Vocabulary(abc.ABC):
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids up to the first end; padding and begin are skipped."""
 
+    @property
+    def unique(self) -> bool:
+        """Whether no text is spelled by two sequences of ids without padding and begin."""
+        return False
+
+    @property
+    def grows(self) -> bool:
+        """Whether the text of a sequence begins with the text of every prefix of it."""
+        return False
+
+    def unknown(self, text: str) -> list[str]:
+        """The parts of a text that `encode` reads as unknown, in their order."""
+        return [SPECIAL[UNK]] * self.encode(text).count(UNK)
+
     @abc.abstractmethod
     def to_json(self) -> dict[str, Any]:
         """What `from_json` makes this vocabulary of again."""
@@ -137,6 +151,12 @@ class _Table(Vocabulary):
     def __init__(self, tokens: Sequence[str]) -> None:
         self._names = [*SPECIAL, *tokens]
         self._ids = {token: index for index, token in enumerate(tokens, start=len(SPECIAL))}
+        self._unique = len(self._ids) == len(tokens) and all(map(self._stands_alone, tokens))
+
+    def _stands_alone(self, token: str) -> bool:
+        """Whether a token can be told from its neighbours, and from an unknown one."""
+        apart = self.separator not in token if self.separator else len(token) == 1
+        return apart and token not in ("", UNKNOWN)
 
     @staticmethod
     @abc.abstractmethod
@@ -155,8 +175,19 @@ class _Table(Vocabulary):
     def size(self) -> int:
         return len(self._names)
 
+    @property
+    def unique(self) -> bool:
+        return self._unique
+
+    @property
+    def grows(self) -> bool:
+        return True
+
     def encode(self, text: str) -> list[int]:
         return [self._ids.get(token, UNK) for token in self.split(text)]
+
+    def unknown(self, text: str) -> list[str]:
+        return [token for token in self.split(text) if token not in self._ids]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return [self._names[index] for index in ids]
@@ -253,8 +284,17 @@ class Subwords(Vocabulary):
     def size(self) -> int:
         return self._processor.get_piece_size()
 
+    @property
+    def grows(self) -> bool:
+        """Not where characters are divided into bytes, a part of which is another text."""
+        return not any(map(self._processor.is_byte, range(self.size)))
+
     def encode(self, text: str) -> list[int]:
         return self._processor.encode(text)
+
+    def unknown(self, text: str) -> list[str]:
+        pieces = self._processor.encode(text, out_type=str)
+        return [piece for piece, i in zip(pieces, self.encode(text), strict=True) if i == UNK]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return [self._processor.id_to_piece(int(index)) for index in ids]

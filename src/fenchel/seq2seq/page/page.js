@@ -80,6 +80,9 @@
     }, () => {});
   }
 
+  /* Only zero is 0 %, and only one is 100 %. */
+  const percent = (p) => p <= 0 ? "0%" : p >= 1 ? "100%" : p < 0.001 ? "<0.1%" : p > 0.999 ? ">99.9%" : `${(100 * p).toFixed(1)}%`;
+
   /* Numbers on dark cells are light. */
   const paint = (cell, weight) => {
     cell.classList.toggle("on", weight > 0);
@@ -95,9 +98,9 @@
       const mean = weights.reduce((sum, weight) => sum + weight, 0) / weights.length;
       const weight = which < 0 ? mean : weights[which];
       paint(cell, weight);
-      cell.textContent = weight >= 0.005 ? Math.round(100 * weight) : "";
+      cell.textContent = weight >= 0.005 ? Math.round(100 * weight) : weight > 0 ? "<1" : "";
       const label = cell.getAttribute("aria-label").replace(/[^:]*$/, "");
-      cell.setAttribute("aria-label", `${label} ${(100 * weight).toFixed(1)}%`);
+      cell.setAttribute("aria-label", `${label} ${percent(weight)}`);
     }
   });
 
