@@ -161,7 +161,7 @@ class AbstractMapping(abc.ABC):
             TypeError, ValueError: for input of the wrong kind, dimension or size.
         """
         rows, parameter, dim = self._rows(scores, dim)
-        y = _autograd.solution(rows, parameter, self)
+        y = self._solution(rows, parameter)
         if y.dtype != scores.dtype:
             y = y.to(self._result_type(scores))
         return y if dim == y.ndim - 1 else y.movedim(-1, dim).contiguous()
@@ -245,9 +245,19 @@ class AbstractMapping(abc.ABC):
         rows, parameter, dim = self._rows(scores, dim)
         if target is not None:
             target = target.unsqueeze(-1)
-        value = _autograd.value(rows, parameter, target, self, inplace)
+        value = self._value(rows, parameter, target, inplace)
         value = self._gamma(value, scores, dim)
         return value.to(self._result_type(scores))
+
+    def _solution(self, rows: Tensor, parameter: Tensor | None) -> Tensor:
+        """ŷ of rows (..., d) for γ = 1, with its derivatives."""
+        return _autograd.solution(rows, parameter, self)
+
+    def _value(
+        self, rows: Tensor, parameter: Tensor | None, target: Tensor | None, inplace: bool
+    ) -> Tensor:
+        """max_Ω of rows (..., d) for γ = 1, less the target's score, with its derivatives."""
+        return _autograd.value(rows, parameter, target, self, inplace)
 
     def _gamma(self, value: Any, scores: Tensor, dim: int) -> Any:
         """A value, one per row (...) of the scores, times γ."""
