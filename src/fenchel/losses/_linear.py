@@ -63,6 +63,11 @@ def linear_fenchel_young_loss(
     _checks.mapping(mapping, AbstractMapping)
     _checks.linear(mapping, hidden, weight, bias, chunk)
     rows, classes = hidden.reshape(-1, hidden.shape[-1]), weight.shape[0]
+    if mapping.is_learnt(weight.new_empty(1, classes)):
+        raise ValueError(
+            f"`{mapping.name}` must not depend on tensors that need a gradient here; use "
+            "`fenchel_young_loss`."
+        )
     scores = torch.empty((*hidden.shape[:-1], classes), device="meta")
     if not _checks.target(target, scores, hidden.ndim - 1, ignore_index):
         raise TypeError("`target` must hold class indices, got floating point.")

@@ -107,6 +107,19 @@ class AbstractMapping(abc.ABC):
         """Ω of the vertex at each target (..., 1) when entries with scores −inf are deleted."""
         return 0.0
 
+    def is_learnt(self, scores: Tensor) -> bool:
+        """Whether derivatives may be asked for in tensors that are no fields; then these follow."""
+        return False
+
+    def learnt_solution(self, scores: Tensor) -> Tensor:
+        """The solution of rows (..., d) with all derivatives."""
+        raise NotImplementedError(f"{self.name} has no tensors but its fields.")
+
+    def learnt_value(self, scores: Tensor, target: Tensor | None) -> Tensor:
+        """max_Ω of rows (..., d), less the score of a target (..., 1) if given, shape (...), in at
+        least float32, with all derivatives."""
+        raise NotImplementedError(f"{self.name} has no tensors but its fields.")
+
     def check_width(self, d: int) -> None:  # noqa: B027  most mappings take rows of any length
         """Raises if a row of d entries has no solution."""
 
@@ -161,7 +174,7 @@ class AbstractMapping(abc.ABC):
             TypeError, ValueError: for input of the wrong kind, dimension or size.
         """
         rows, parameter, dim = self._rows(scores, dim)
-        y = self._solution(rows, parameter)
+        y = _autograd.solution(rows, parameter, self)
         if y.dtype != scores.dtype:
             y = y.to(self._result_type(scores))
         return y if dim == y.ndim - 1 else y.movedim(-1, dim).contiguous()
@@ -245,19 +258,9 @@ class AbstractMapping(abc.ABC):
         rows, parameter, dim = self._rows(scores, dim)
         if target is not None:
             target = target.unsqueeze(-1)
-        value = self._value(rows, parameter, target, inplace)
+        value = _autograd.value(rows, parameter, target, self, inplace)
         value = self._gamma(value, scores, dim)
         return value.to(self._result_type(scores))
-
-    def _solution(self, rows: Tensor, parameter: Tensor | None) -> Tensor:
-        """ŷ of rows (..., d) for γ = 1, with its derivatives."""
-        return _autograd.solution(rows, parameter, self)
-
-    def _value(
-        self, rows: Tensor, parameter: Tensor | None, target: Tensor | None, inplace: bool
-    ) -> Tensor:
-        """max_Ω of rows (..., d) for γ = 1, less the target's score, with its derivatives."""
-        return _autograd.value(rows, parameter, target, self, inplace)
 
     def _gamma(self, value: Any, scores: Tensor, dim: int) -> Any:
         """A value, one per row (...) of the scores, times γ."""

@@ -13,11 +13,13 @@ from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .. import _checks
 from ..ops._operator import transformed
-from . import _implicit
+from . import _autograd, _implicit
 from ._base import AbstractMapping
+from ._closure import holds_tensors
 from ._descent import Status, bare, minimize
 
 ON_FAILURE = ("raise", "warn")
@@ -64,7 +66,7 @@ class General(AbstractMapping):
             not converged within the limit.
         gamma: the strength of the regularizer.
 
-    It compiles, with a graph break where Ω has tensors that need a gradient; it cannot be exported.
+    It compiles, with a graph break if Ω holds tensors; it cannot be exported.
     """
 
     name: ClassVar[str] = "general"
@@ -94,15 +96,10 @@ class General(AbstractMapping):
     def _register(self) -> None:
         """A copy, here or in another process, is another mapping: its Ω may change by itself."""
         object.__setattr__(self, "_token", secrets.token_hex(16))
+        object.__setattr__(self, "_holds_tensors", holds_tensors(self.omega))
         _by_token[self._token] = self  # type: ignore[attr-defined]
 
     def solve(self, scores: Tensor) -> Tensor:
-        if torch.compiler.is_exporting() or torch.jit.is_tracing():
-            raise RuntimeError(
-                "`General` cannot be exported, since its `omega` is a Python function: export a "
-                "model with another mapping, or save its weights and build it again where they "
-                "are loaded."
-            )
         # One opaque operator instead of a loop to trace.
         return torch.ops.fenchel.general(scores, self._token)  # type: ignore[attr-defined]
 
@@ -117,7 +114,7 @@ class General(AbstractMapping):
         return y.to(scores.dtype), status
 
     def _minimize(self, rows: Tensor, stream: Any = None) -> tuple[Tensor, Status]:
-        with torch.cuda.stream(stream), torch.no_grad():
+        with torch.cuda.stream(stream), torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
             slope = partial(_implicit.slope, self.omega)
             y, status = minimize(slope, rows, self.tol, self.max_iter)
         converged = bare(status.converged)
@@ -157,39 +154,41 @@ class General(AbstractMapping):
         mass = torch.where(some, flat.sum(-1, keepdim=True), 1.0)
         return (along - along.sum(-1, keepdim=True) / mass * flat).to(v.dtype)
 
-    def _watched(self, rows: Tensor) -> bool:
-        """Whether derivatives in what Ω is made of may be asked for."""
-        if rows.numel() == 0 or not (torch.is_grad_enabled() or transformed()):
+    def is_learnt(self, scores: Tensor) -> bool:
+        if torch.compiler.is_exporting() or torch.jit.is_tracing():
+            raise RuntimeError(
+                "`General` cannot be exported, since its `omega` is a Python function: export a "
+                "model with another mapping, or save its weights and build it again where they "
+                "are loaded."
+            )
+        if torch.compiler.is_compiling() and self._holds_tensors:  # type: ignore[attr-defined]
+            return True  # a graph might change them before its operator reads them
+        if scores.numel() == 0 or not (torch.is_grad_enabled() or transformed()):
             return False
-        point = torch.full(
-            rows.shape, 1 / rows.shape[-1], dtype=widest(rows.device), device=rows.device
-        )
-        return _implicit.watched(_implicit.values(self.omega, point))
+        d, wide = scores.shape[-1], widest(scores.device)
+        center = torch.full(scores.shape, 1 / d, dtype=wide, device=scores.device)
+        return _implicit.watched(_implicit.values(self.omega, center))
 
-    def _solution(self, rows: Tensor, parameter: Tensor | None) -> Tensor:
-        if not self._watched(rows):
-            return super()._solution(rows, parameter)
+    def learnt_solution(self, scores: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
-            return _between_graphs(self._solution, rows, parameter)
-        solved, finite = self._solved(rows)
-        _, y = self._attached(rows, solved, finite, steps=2)
-        return torch.where(finite, y, solved).to(rows.dtype)
+            return _between_graphs(_autograd.solution, scores, None, self)
+        solved, finite = self._solved(scores)
+        _, y = self._attached(scores, solved, finite, steps=2)
+        return torch.where(finite, y, solved).to(scores.dtype)
 
-    def _value(
-        self, rows: Tensor, parameter: Tensor | None, target: Tensor | None, inplace: bool
-    ) -> Tensor:
-        if not self._watched(rows):
-            return super()._value(rows, parameter, target, inplace)
+    def learnt_value(self, scores: Tensor, target: Tensor | None) -> Tensor:
         if torch.compiler.is_compiling():
-            return _between_graphs(self._value, rows, parameter, target, inplace)
-        solved, finite = self._solved(rows)
+            return _between_graphs(_autograd.value, scores, None, target, self)
+        solved, finite = self._solved(scores)
         # The objective is stationary at y: its second derivatives take first ones of y.
-        x, y = self._attached(rows, solved, finite, steps=1)
+        x, y = self._attached(scores, solved, finite, steps=1)
         y = _implicit.later(y)
         value = (x * y).sum(-1) - _implicit.values(self.omega, y)
-        top = rows.detach().amax(-1).to(value.dtype)
-        value = torch.where(finite.squeeze(-1), value, top).to(rows.dtype)
-        return value if target is None else value - rows.gather(-1, target).squeeze(-1)
+        wide = scores.to(value.dtype)
+        value = torch.where(finite.squeeze(-1), value, wide.detach().amax(-1))
+        if target is not None:
+            value = value - wide.gather(-1, target).squeeze(-1)
+        return value.to(torch.promote_types(scores.dtype, torch.float32))
 
     def _solved(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The solution in the widest type, a constant, and which rows have one that is finite in
@@ -226,7 +225,7 @@ def _cholesky(block: Tensor) -> Tensor:
         ) from error
 
 
-@torch.compiler.disable(reason="`omega` of this `General` has tensors that need a gradient")
+@torch.compiler.disable(reason="`omega` of a `General` holds tensors, which no graph can follow")
 def _between_graphs(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     return function(*arguments)
 
