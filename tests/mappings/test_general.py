@@ -85,7 +85,7 @@ USES: dict[str, Callable[[General, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_kind_of_function(form: str) -> None:
-    assert gradcheck(lambda x, weight: exact(FORMS[form](weight))(x), inputs())
+    assert gradcheck(lambda x, weight: exact(FORMS[form](weight))(x), inputs(), fast_mode=True)
 
 
 @pytest.mark.parametrize("use", USES)
@@ -93,7 +93,7 @@ def test_every_use(use: str) -> None:
     def function(x: Tensor, weight: Tensor) -> Tensor:
         return USES[use](exact(lambda y: penalty(weight, y), gamma=0.7), x)
 
-    assert gradcheck(function, inputs(), check_batched_grad=True)
+    assert gradcheck(function, inputs(), fast_mode=True)
 
 
 @pytest.mark.parametrize("use", ["solution", "max", "classes"])
@@ -101,24 +101,26 @@ def test_second_order(use: str) -> None:
     def function(x: Tensor, weight: Tensor) -> Tensor:
         return USES[use](exact(lambda y: penalty(weight, y), gamma=0.7), x)
 
-    assert gradgradcheck(function, inputs())
+    assert gradgradcheck(function, inputs(), fast_mode=True)
 
 
-def test_forward_mode() -> None:
+def test_forward_mode_and_batches() -> None:
     function = lambda weight: exact(lambda y: penalty(weight, y))(scores())  # noqa: E731
-    assert gradcheck(function, (weights().requires_grad_(),), check_forward_ad=True)
+    given = (weights().requires_grad_(),)
+    assert gradcheck(function, given, check_forward_ad=True, check_batched_grad=True)
 
 
 def test_a_gamma_for_each_row() -> None:
     gamma = torch.tensor([[0.5], [1.5]], dtype=torch.float64, requires_grad=True)
     function = lambda x, w, g: exact(lambda y: penalty(w, y), g).loss(x, TARGET)  # noqa: E731
-    assert gradcheck(function, (*inputs(), gamma))
+    assert gradcheck(function, (*inputs(), gamma), fast_mode=True)
 
 
 def test_weights_of_each_row() -> None:
     weight = torch.stack([weights(), 2 * weights()]).requires_grad_()
     assert gradcheck(lambda w: exact(lambda y: (w * y * y).sum(-1))(scores()), (weight,))
-    each = [exact(lambda y, w=w: (w * y * y).sum(-1))(x) for w, x in zip(weight, scores())]
+    pairs = zip(weight, scores(), strict=True)
+    each = [exact(lambda y, w=w: (w * y * y).sum(-1))(x) for w, x in pairs]
     y = exact(lambda y: (weight * y * y).sum(-1))(scores())
     torch.testing.assert_close(y, torch.stack(each))
 
@@ -299,12 +301,16 @@ def test_the_linear_loss_takes_constant_regularizers_only() -> None:
 
 # --- graphs
 
+# torch.compile looks at the gradient of what goes from one graph to the next.
+QUIET = pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
+
 
 def compiled(function: Callable[[Tensor], Tensor], **options: bool) -> Callable[[Tensor], Tensor]:
     torch._dynamo.reset()
     return torch.compile(function, backend="aot_eager", **options)
 
 
+@QUIET
 @pytest.mark.parametrize("form", FORMS)
 def test_compiled_gradients_in_the_weights(form: str) -> None:
     x, weight = inputs()
@@ -319,6 +325,7 @@ def test_compiled_gradients_in_the_weights(form: str) -> None:
         compiled(step, fullgraph=True)(x)
 
 
+@QUIET
 def test_a_compiled_function_makes_its_own() -> None:
     x, weight = inputs()
 
@@ -372,12 +379,13 @@ def test_refuses_to_be_traced_into_a_script() -> None:
 
 
 def test_a_graph_outlives_its_mapping() -> None:
-    mapping = General(lambda y: (y * y).sum(-1))
-    y = mapping(scores())
-    graph = make_fx(lambda x: mapping(x), tracing_mode="fake")(scores())
-    del mapping
+    def trace() -> Callable[[Tensor], Tensor]:
+        mapping = General(lambda y: (y * y).sum(-1))
+        return make_fx(lambda x: mapping(x), tracing_mode="fake")(scores())
+
+    graph = trace()
     gc.collect()
-    torch.testing.assert_close(graph(scores()), y)
+    torch.testing.assert_close(graph(scores()), fenchel.sparsemax(scores(), gamma=2.0))
 
 
 def test_a_graph_from_elsewhere_is_noticed() -> None:
@@ -385,7 +393,9 @@ def test_a_graph_from_elsewhere_is_noticed() -> None:
         torch.ops.fenchel.general(scores(), "0" * 32)
 
 
-@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))]
+)
 def test_copies_have_graphs_of_their_own(again: Callable[[General], General]) -> None:
     mapping = General(functools.partial(penalty, weights()), gamma=0.5, max_iter=77)
     other = again(mapping)
@@ -442,8 +452,8 @@ BAD = {
     "scalar": (lambda y: (y * y).sum(), ValueError, r"must return real numbers of shape \(2,\)"),
     "rows": (lambda y: y * y, ValueError, r"one per row, for y of shape \(2, 3\)"),
     "integers": (lambda y: (y > 0).sum(-1), ValueError, r"got torch.int64 of shape \(2,\)"),
-    "detached": (lambda y: (y.detach() ** 2).sum(-1), ValueError, "does not depend on y"),
-    "constant": (lambda y: torch.ones(2).double(), ValueError, "does not depend on y"),
+    "detached": (lambda y: (y.detach() ** 2).sum(-1), ValueError, "it does not depend on y"),
+    "constant": (lambda y: torch.ones(2).double(), ValueError, "it does not depend on y"),
     "concave": (lambda y: -(y * y).sum(-1), ValueError, "`omega` must be convex"),
     "waves": (lambda y: (9 * y).cos().sum(-1), ValueError, "`omega` must be convex"),
     "entropy": (lambda y: (y * y.log()).sum(-1), ValueError, "finite slope on the whole simplex"),

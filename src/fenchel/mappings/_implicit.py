@@ -59,7 +59,7 @@ def slope(omega: Omega, y: Tensor, create_graph: bool = False) -> Tensor:
                 value.sum(), point, create_graph=create_graph, allow_unused=True
             )
     if gradient is None:
-        raise ValueError("`omega` must be differentiable in y, but its result does not depend on y.")
+        raise ValueError("`omega` must be differentiable in y, but it does not depend on y.")
     return gradient
 
 
