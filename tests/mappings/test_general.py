@@ -305,9 +305,11 @@ def test_the_linear_loss_takes_constant_regularizers_only() -> None:
 QUIET = pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
 
 
-def compiled(function: Callable[[Tensor], Tensor], **options: bool) -> Callable[[Tensor], Tensor]:
+def compiled(
+    function: Callable[[Tensor], Tensor], fullgraph: bool = False
+) -> Callable[[Tensor], Tensor]:
     torch._dynamo.reset()
-    return torch.compile(function, backend="aot_eager", **options)
+    return torch.compile(function, backend="aot_eager", fullgraph=fullgraph)
 
 
 @QUIET

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._sparsemax import Sparsemax
+from ._sparsemax import sparsemax as project
 
 _HALVINGS = 64
 """How often a step is halved before it is taken: by far more than any smooth function asks for."""
@@ -27,8 +27,9 @@ class Status(NamedTuple):
 
 def bare(value: Tensor) -> Tensor:
     """A value without what torch.func has wrapped it in: of a vmap, all instances."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(value):
-        value = torch._C._functorch.get_unwrapped(value)
+    functorch = torch._C._functorch  # type: ignore[attr-defined]
+    while functorch.is_functorch_wrapped_tensor(value):
+        value = functorch.get_unwrapped(value)
     return value
 
 
@@ -47,7 +48,6 @@ def minimize(
     """
     eps = torch.finfo(scores.dtype).eps
     longest = torch.finfo(scores.dtype).max ** 0.25
-    project = Sparsemax()
     top = scores.amax(-1, keepdim=True)
     # NaN, nothing but −inf, or +inf: the projection knows the answer.
     proper = top.isfinite()
@@ -61,17 +61,13 @@ def minimize(
         if holds(done):
             break
         at = slope(z)
+        new, there, long = _trial(slope, z, at, x, step)
         for _ in range(_HALVINGS):
-            new = project(z - step.unsqueeze(-1) * (at - x))
-            there, move = slope(new), new - z
-            # Convexity bounds the error of the linear model by <∇Ω(new) − ∇Ω(z), new − z>.
-            bend, length = ((there - at) * move).sum(-1), (move * move).sum(-1)
-            scale = ((there.abs() + at.abs()) * move.abs()).sum(-1)
-            _check_bend(bend, scale, there)
-            long = (2 * step * (bend - 4 * eps * scale) > length) & ~done
+            long = long & ~done
             if holds(~long):
                 break
             step = torch.where(long, step / 2, step)
+            new, there, long = _trial(slope, z, at, x, step)
         restart = ((z - new) * (new - y)).sum(-1) > 0
         grown = (1 + torch.sqrt(1 + 4 * momentum**2)) / 2
         weight = torch.where(restart, 0.0, (momentum - 1) / grown).unsqueeze(-1)
@@ -82,10 +78,23 @@ def minimize(
         gap = (new - project(new - (there - x))).abs().amax(-1)
         residual = torch.where(done, residual, gap)
         iterations = iterations + ~done
-        rounding = 8 * eps * (1 + torch.where(new > 0, there.abs(), 0.0).amax(-1))
+        rounding = 8 * eps * (1 + torch.where(new.gt(0), there.abs(), 0.0).amax(-1))
         done = done | (residual <= rounding.clamp(min=tol))
         step = torch.where(done, step, (step * 1.05).clamp(max=longest))
     return torch.where(proper, y, project(scores)), Status(done, iterations, residual)
+
+
+def _trial(
+    slope: Callable[[Tensor], Tensor], z: Tensor, at: Tensor, x: Tensor, step: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Where a step from z with slope `at` leads, the slope there, and whether it is too long."""
+    new = project(z - step.unsqueeze(-1) * (at - x))
+    there, move = slope(new), new - z
+    # Convexity bounds the error of the linear model by <∇Ω(new) − ∇Ω(z), new − z>.
+    bend, length = ((there - at) * move).sum(-1), (move * move).sum(-1)
+    scale = ((there.abs() + at.abs()) * move.abs()).sum(-1)
+    _check_bend(bend, scale, there)
+    return new, there, 2 * step * (bend - 4 * torch.finfo(x.dtype).eps * scale) > length
 
 
 def _check_bend(bend: Tensor, scale: Tensor, slope: Tensor) -> None:

@@ -155,7 +155,8 @@ class General(AbstractMapping):
         return (along - along.sum(-1, keepdim=True) / mass * flat).to(v.dtype)
 
     def is_learnt(self, scores: Tensor) -> bool:
-        if torch.compiler.is_exporting() or torch.jit.is_tracing():
+        tracing = torch.jit.is_tracing()  # type: ignore[attr-defined]
+        if tracing or torch.compiler.is_exporting():
             raise RuntimeError(
                 "`General` cannot be exported, since its `omega` is a Python function: export a "
                 "model with another mapping, or save its weights and build it again where they "
@@ -218,7 +219,7 @@ def _cholesky(block: Tensor) -> Tensor:
         return torch.linalg.cholesky(block)
     try:
         return torch.linalg.cholesky(block)
-    except torch.linalg.LinAlgError as error:
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
         raise ValueError(
             "`omega` must be strongly convex, but its Hessian on a support is not positive "
             "definite; add a multiple of (y * y).sum(-1)."

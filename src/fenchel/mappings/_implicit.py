@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd import Function, forward_ad
 
 from ..ops._operator import transformed
+from ._descent import bare
 
 Omega = Callable[[Tensor], Tensor]
 
@@ -66,7 +67,7 @@ def slope(omega: Omega, y: Tensor, create_graph: bool = False) -> Tensor:
 def hessian(omega: Omega, y: Tensor) -> Tensor:
     """The Hessian of Ω at rows (..., d), shape (..., d, d)."""
     d = y.shape[-1]
-    _, pull = torch.func.vjp(torch.func.grad(lambda y: values(omega, y).sum()), y)
+    pull = torch.func.vjp(torch.func.grad(lambda y: values(omega, y).sum()), y)[1]
     basis = torch.eye(d, dtype=y.dtype, device=y.device)
     directions = basis.view(d, *(1 for _ in y.shape[:-1]), d).expand(d, *y.shape)
     return torch.func.vmap(pull)(directions)[0].movedim(0, -2)
@@ -78,7 +79,7 @@ def watched(value: Tensor) -> bool:
         return True
     if torch.compiler.is_compiling() or not transformed():
         return False
-    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+    if bare(value) is not value:
         return True
     return forward_ad._current_level >= 0 and forward_ad.unpack_dual(value).tangent is not None
 
