@@ -63,11 +63,6 @@ def linear_fenchel_young_loss(
     _checks.mapping(mapping, AbstractMapping)
     _checks.linear(mapping, hidden, weight, bias, chunk)
     rows, classes = hidden.reshape(-1, hidden.shape[-1]), weight.shape[0]
-    if mapping.is_learnt(weight.new_empty(1, classes)):
-        raise ValueError(
-            f"`{mapping.name}` must not depend on tensors that need a gradient here; use "
-            "`fenchel_young_loss`."
-        )
     scores = torch.empty((*hidden.shape[:-1], classes), device="meta")
     if not _checks.target(target, scores, hidden.ndim - 1, ignore_index):
         raise TypeError("`target` must hold class indices, got floating point.")
@@ -80,6 +75,11 @@ def linear_fenchel_young_loss(
     indices = torch.where(kept, target.reshape(-1), 0).to(torch.int64)
     if chunk is None:
         chunk = _chunk_of(rows, classes)
+    if mapping.is_learnt(weight.new_empty(1, classes)):
+        raise ValueError(
+            f"`{mapping.name}` must not depend on tensors that need a gradient here; use "
+            "`fenchel_young_loss`."
+        )
     wide = torch.promote_types(rows.dtype, torch.float32)
     fast = device != "cpu" and torch.is_autocast_enabled(device)
     plan = _Plan(mapping, chunk, reduction, torch.is_grad_enabled(), wide if fast else rows.dtype)

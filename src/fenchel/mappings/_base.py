@@ -87,6 +87,19 @@ class AbstractMapping(abc.ABC):
         """The same as `jvp` by a kernel, where nothing needs its derivative."""
         return self.jvp(y, v)
 
+    def is_learnt(self, scores: Tensor) -> bool:
+        """Whether derivatives may be asked for in tensors that are no fields; then these follow."""
+        return False
+
+    def learnt_solution(self, scores: Tensor) -> Tensor:
+        """The solution of rows (..., d) with all derivatives."""
+        raise NotImplementedError(f"{self.name} has no tensors but its fields.")
+
+    def learnt_value(self, scores: Tensor, target: Tensor | None) -> Tensor:
+        """max_Ω of rows (..., d), less the score of a target (..., 1) if given, shape (...), in at
+        least float32, with all derivatives."""
+        raise NotImplementedError(f"{self.name} has no tensors but its fields.")
+
     def parameter_jvp(self, y: Tensor) -> Tensor:
         """∂ŷ/∂parameter at the solution y, (..., d)."""
         raise NotImplementedError(f"{self.name} has no tensor parameter.")
@@ -106,19 +119,6 @@ class AbstractMapping(abc.ABC):
     def vertex_omega(self, target: Tensor, scores: Tensor) -> float | Tensor:
         """Ω of the vertex at each target (..., 1) when entries with scores −inf are deleted."""
         return 0.0
-
-    def is_learnt(self, scores: Tensor) -> bool:
-        """Whether derivatives may be asked for in tensors that are no fields; then these follow."""
-        return False
-
-    def learnt_solution(self, scores: Tensor) -> Tensor:
-        """The solution of rows (..., d) with all derivatives."""
-        raise NotImplementedError(f"{self.name} has no tensors but its fields.")
-
-    def learnt_value(self, scores: Tensor, target: Tensor | None) -> Tensor:
-        """max_Ω of rows (..., d), less the score of a target (..., 1) if given, shape (...), in at
-        least float32, with all derivatives."""
-        raise NotImplementedError(f"{self.name} has no tensors but its fields.")
 
     def check_width(self, d: int) -> None:  # noqa: B027  most mappings take rows of any length
         """Raises if a row of d entries has no solution."""
