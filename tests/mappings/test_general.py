@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import fenchel
 from fenchel import General
 from fenchel.mappings import _general
+from fenchel.mappings._closure import holds_tensors
 
 Omega = Callable[[Tensor], Tensor]
 TARGET = torch.tensor([2, 0])
@@ -349,6 +350,55 @@ def test_a_graph_changes_what_the_regularizer_holds() -> None:
 
     y = compiled(step)(scores())
     torch.testing.assert_close(y, mapping(scores()))
+
+
+class Holder:
+    shared = torch.ones(3)
+
+    def __init__(self, scale: object) -> None:
+        self.scale = scale
+
+    def __call__(self, y: Tensor) -> Tensor:
+        return (y * y).sum(-1) * self.scale
+
+
+class Chain:
+    def __init__(self, depth: int) -> None:
+        self.next = Chain(depth - 1) if depth else None
+
+    def square(self, y: Tensor) -> Tensor:
+        return (y * y).sum(-1)
+
+
+def nested(y: Tensor) -> Tensor:
+    return sum(part(y) for part in (lambda y: (HELD[0] * y * y).sum(-1),))  # type: ignore[return-value]
+
+
+def square(y: Tensor, power: float = 2.0) -> Tensor:
+    return nn.functional.relu(y).pow(power).sum(-1) * math.sqrt(2)
+
+
+HELD = [torch.ones(3)]
+REACHES = {
+    "module": (Penalty(torch.ones(3)), True),
+    "class": (Holder(2.0), True),
+    "closure": ((lambda held: lambda y: (held["w"] * y * y).sum(-1))({"w": torch.ones(3)}), True),
+    "default": (lambda y, w=HELD[0]: (w * y * y).sum(-1), True),
+    "nested": (nested, True),
+    "called": (lambda y: nested(y), True),
+    "partial": (functools.partial(penalty, torch.ones(3)), True),
+    "large": (functools.partial(square, power=list(range(20_000))), True),
+    "plain": (square, False),
+    "calls plain": (lambda y: square(y) + 0.1 * square(y, 4.0), False),
+    "deep": (Chain(400).square, False),
+    "linear": (nn.Identity(), False),
+}
+
+
+@pytest.mark.parametrize("case", REACHES)
+def test_which_functions_hold_tensors(case: str) -> None:
+    function, holds = REACHES[case]
+    assert holds_tensors(function) == holds
 
 
 def test_one_compiled_function_of_several() -> None:

@@ -13,19 +13,26 @@ _KNOWN = ("builtins", "functools", "math", "numpy", "torch")
 """Packages whose functions and classes hold no tensor of a user's."""
 
 
-def holds_tensors(thing: Any, seen: set[int] | None = None) -> bool:
+_MOST = 10_000
+"""How many things to look at; who has more is taken to have a tensor among them."""
+
+
+def holds_tensors(function: Any) -> bool:
     """Whether a function can reach tensors that it does not make itself: in its closure, defaults
     and globals, in the object or the partial that it belongs to, or in functions that it calls.
 
     Attributes of modules are not looked at.
     """
-    seen = set() if seen is None else seen
-    if isinstance(thing, Tensor):
-        return True
-    if id(thing) in seen or isinstance(thing, ModuleType):
-        return False
-    seen.add(id(thing))
-    return any(holds_tensors(part, seen) for part in _parts(thing))
+    seen: dict[int, Any] = {}
+    left = [function]
+    while left and len(seen) < _MOST:
+        thing = left.pop()
+        if isinstance(thing, Tensor):
+            return True
+        if id(thing) not in seen and not isinstance(thing, ModuleType):
+            seen[id(thing)] = thing  # held, so that no other thing gets its id
+            left.extend(_parts(thing))
+    return bool(left)
 
 
 def _parts(thing: Any) -> Iterable[Any]:
