@@ -1,8 +1,9 @@
 """Derivatives of a minimizer over the simplex, in the scores and in all that Ω is made of.
 
-At the solution y, Newton's step y + J(θ − ∇Ω(y)) is y itself, and J kills what it ought to. With
-this J and ∇Ω differentiable, one step from a constant y has the right first derivatives, and two
-have the right second and third ones, in θ and in whatever Ω closes over, which no one need list.
+At the solution y, θ − ∇Ω(y) is constant on the support, and J, the Jacobian of the solution, maps
+that to zero: Newton's step y + J(θ − ∇Ω(y)) is y itself. Differentiated through J and ∇Ω, one step
+from a constant y has the right first derivatives, and two have the right second ones, in θ and in
+whatever Ω is made of, which nobody need list.
 """
 
 # pyright: reportIncompatibleMethodOverride=false
@@ -30,7 +31,7 @@ def values(omega: Omega, y: Tensor) -> Tensor:
             raise
         raise TypeError(
             f"`omega` must take rows of {y.dtype}, the type in which it is minimized: cast what it "
-            f"is made of, as in `weight.to(y.dtype)` or `module.to(torch.{_short(y)})`. {error}"
+            f"is made of, as in `weight.to(y.dtype)` or `module.to({y.dtype})`. {error}"
         ) from error
     if not isinstance(value, Tensor):
         raise TypeError(f"`omega` must return a tensor, got {type(value).__name__}.")
@@ -40,10 +41,6 @@ def values(omega: Omega, y: Tensor) -> Tensor:
             f"of shape {tuple(y.shape)}; got {value.dtype} of shape {tuple(value.shape)}."
         )
     return value
-
-
-def _short(y: Tensor) -> str:
-    return str(y.dtype).removeprefix("torch.")
 
 
 def slope(omega: Omega, y: Tensor, create_graph: bool = False) -> Tensor:
@@ -99,7 +96,10 @@ class Later(Function):
 
 
 class Step(Function):
-    """y + J pull less its value, without anything but y kept: the value is y."""
+    """Newton's step from the solution y along `pull`, θ − ∇Ω(y), where its length is zero.
+
+    Only y is kept; J is computed in backward.
+    """
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, pull: Tensor, jvp: Callable[..., Tensor]) -> Tensor:
@@ -118,10 +118,7 @@ class Step(Function):
 def attached(
     omega: Omega, jvp: Callable[..., Tensor], scores: Tensor, y: Tensor, steps: int
 ) -> Tensor:
-    """The solution y of scores (..., d), with derivatives of as many orders as there are steps.
-
-    Ready for functions of which a first derivative in the result is not known to be zero.
-    """
+    """The solution y of scores (..., d), with derivatives of as many orders as there are steps."""
     for _ in range(steps):
         if transformed():
             pull = scores - slope(omega, y)
@@ -133,7 +130,7 @@ def attached(
 
 
 def later(y: Tensor) -> Tensor:
-    """y as it goes into what is stationary there."""
+    """y as the argument of something that is stationary there."""
     if transformed():
         return y
     return Later.apply(y if y.requires_grad else y.detach().requires_grad_())
