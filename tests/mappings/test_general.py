@@ -355,7 +355,7 @@ def test_a_graph_changes_what_the_regularizer_holds() -> None:
 class Holder:
     shared = torch.ones(3)
 
-    def __init__(self, scale: object) -> None:
+    def __init__(self, scale: float) -> None:
         self.scale = scale
 
     def __call__(self, y: Tensor) -> Tensor:
@@ -387,7 +387,7 @@ REACHES = {
     "nested": (nested, True),
     "called": (lambda y: nested(y), True),
     "partial": (functools.partial(penalty, torch.ones(3)), True),
-    "large": (functools.partial(square, power=list(range(20_000))), True),
+    "large": (functools.partial(max, list(range(20_000))), True),
     "plain": (square, False),
     "calls plain": (lambda y: square(y) + 0.1 * square(y, 4.0), False),
     "deep": (Chain(400).square, False),
