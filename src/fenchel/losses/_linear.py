@@ -79,6 +79,11 @@ def linear_fenchel_young_loss(
         indices = torch.where(kept, indices, 0)
     if chunk is None:
         chunk = _chunk_of(rows, classes)
+    if mapping.is_learnt(weight.new_empty(1, classes)):
+        raise ValueError(
+            f"`{mapping.name}` must not depend on tensors that need a gradient here; use "
+            "`fenchel_young_loss`."
+        )
     wide = torch.promote_types(rows.dtype, torch.float32)
     dtype = wide if torch.is_autocast_enabled(device) else rows.dtype
     plan = _Plan(mapping, chunk, reduction, torch.is_grad_enabled(), dtype)

@@ -117,6 +117,8 @@ class EagerArgmax(Argmax):
 
 def solution(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping) -> Tensor:
     """ŷ(scores) with whatever derivatives are asked for."""
+    if mapping.is_learnt(scores):
+        return mapping.learnt_solution(scores)
     if torch.compiler.is_compiling():
         return Argmax.apply(scores, parameter, mapping)
     if transformed():
@@ -254,6 +256,8 @@ def value(
     inplace: bool = False,
 ) -> Tensor:
     """max_Ω(scores), less the target's score if given, with whatever derivatives are asked for."""
+    if mapping.is_learnt(scores):
+        return mapping.learnt_value(scores, target)
     if torch.compiler.is_compiling():
         return Max.apply(scores, parameter, target, mapping)[0]
     if transformed() or not mapping.has_state:

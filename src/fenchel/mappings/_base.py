@@ -111,6 +111,19 @@ class AbstractMapping(abc.ABC):
         """The same as `jvp` by a kernel, where nothing needs its derivative."""
         return self.jvp(y, v)
 
+    def is_learnt(self, scores: Tensor) -> bool:
+        """Whether derivatives may be asked for in tensors that are no fields; then these follow."""
+        return False
+
+    def learnt_solution(self, scores: Tensor) -> Tensor:
+        """The solution of rows (..., d) with all derivatives."""
+        raise NotImplementedError(f"{self.name} has no tensors but its fields.")
+
+    def learnt_value(self, scores: Tensor, target: Tensor | None) -> Tensor:
+        """max_Ω of rows (..., d), less the score of a target (..., 1) if given, shape (...), in at
+        least float32, with all derivatives."""
+        raise NotImplementedError(f"{self.name} has no tensors but its fields.")
+
     def parameter_jvp(self, y: Tensor) -> Tensor:
         """∂ŷ/∂parameter at the solution y, (..., d)."""
         raise NotImplementedError(f"{self.name} has no tensor parameter.")

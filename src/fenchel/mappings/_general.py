@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
+import secrets
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, final
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .. import _checks
-from ..ops.entmax import entmax as project
+from ..ops._operator import transformed
+from . import _autograd, _implicit
 from ._base import AbstractMapping
+from ._closure import holds_tensors
+from ._descent import Status, bare, minimize
 
 ON_FAILURE = ("raise", "warn")
-_handles = itertools.count()
-_by_handle: weakref.WeakValueDictionary[int, General] = weakref.WeakValueDictionary()
-
-
-class Status(NamedTuple):
-    """How a solve ended: per row, whether it converged, after how many steps, and how close.
-
-    residual is the largest entry of |y − P(y − ∇f(y))|, which is zero at the solution.
-    """
-
-    converged: Tensor
-    iterations: Tensor
-    residual: Tensor
 
 
 class ConvergenceError(RuntimeError):
@@ -39,6 +31,11 @@ class ConvergenceError(RuntimeError):
 
 class ConvergenceWarning(UserWarning):
     """The solver met its iteration limit."""
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """The type with the most digits that a device has."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def _negative_gini(y: Tensor) -> Tensor:
@@ -55,17 +52,21 @@ def _quartic(y: Tensor) -> Tensor:
 class General(AbstractMapping):
     """argmax over the simplex of <θ, y> − γΩ(y) for an Ω of yours.
 
-    Solved by accelerated projected gradient with backtracking and restarts; the Jacobian follows
-    by implicit differentiation on the support, with the Hessian of Ω.
+    Solved by accelerated projected gradient with backtracking and restarts; derivatives follow by
+    implicit differentiation on the support, with the Hessian of Ω: in the scores, and in every
+    tensor that Ω is made of, as the parameters of a module or what a function closes over.
 
     Args:
-        omega: maps rows (..., d) to (...), written in torch operations that torch.func can
-            transform; differentiable on the whole simplex, boundary included, and strongly convex.
-        tol: what the residual must reach; the solver works in float64.
+        omega: maps rows (..., d) to (...), each row by itself, in torch operations; differentiable
+            on the whole simplex, boundary included, and strongly convex. It is given float64
+            (float32 where a device has no more), so cast what it is made of to `y.dtype`.
+        tol: what the residual must reach, within what `omega` rounds.
         max_iter: the limit on steps.
         on_failure: "raise" a ConvergenceError or "warn" with a ConvergenceWarning when a row has
             not converged within the limit.
         gamma: the strength of the regularizer.
+
+    It compiles, with a graph break if Ω holds tensors; it cannot be exported.
     """
 
     name: ClassVar[str] = "general"
@@ -82,53 +83,130 @@ class General(AbstractMapping):
         _checks.number("tol", self.tol, above=0)
         _checks.number("max_iter", self.max_iter, least=1)
         _checks.choice("on_failure", self.on_failure, ON_FAILURE)
-        object.__setattr__(self, "_handle", next(_handles))
-        _by_handle[self._handle] = self  # type: ignore[attr-defined]
+        self._register()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+        self._register()
+
+    def _register(self) -> None:
+        """A copy, here or in another process, is another mapping: its Ω may change by itself."""
+        object.__setattr__(self, "_token", secrets.token_hex(16))
+        object.__setattr__(self, "_holds_tensors", holds_tensors(self.omega))
+        _by_token[self._token] = self  # type: ignore[attr-defined]
 
     def solve(self, scores: Tensor) -> Tensor:
-        if torch.compiler.is_compiling():  # one opaque operator instead of a loop to trace
-            return torch.ops.fenchel.general(scores, self._handle)  # type: ignore[attr-defined]
-        return self.solve_with_status(scores)[0]
+        # One opaque operator instead of a loop to trace.
+        return torch.ops.fenchel.general(scores, self._token)  # type: ignore[attr-defined]
 
     def solve_with_status(self, scores: Tensor) -> tuple[Tensor, Status]:
         """The solution of rows (..., d) for γ = 1, without autograd, and how the solver ended."""
+        rows = scores.detach().to(widest(scores.device))
         # A new thread starts afresh: ∇Ω needs autograd, which the caller's state may forbid (inside
         # an operator, under a torch.func transform or saved-tensor hooks).
-        arguments = (self.omega, scores.detach().double(), self.tol, self.max_iter)
+        stream = torch.cuda.current_stream(rows.device) if rows.is_cuda else None
         with ThreadPoolExecutor(1) as thread:
-            y, status = thread.submit(_accelerated, *arguments).result()
-        missed = int((~status.converged).sum())
+            y, status = thread.submit(self._minimize, rows, stream).result()
+        return y.to(scores.dtype), status
+
+    def _minimize(self, rows: Tensor, stream: Any = None) -> tuple[Tensor, Status]:
+        with torch.cuda.stream(stream), torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
+            slope = partial(_implicit.slope, self.omega)
+            y, status = minimize(slope, rows, self.tol, self.max_iter)
+        converged = bare(status.converged)
+        missed = int((~converged).sum())
         if missed:
             message = (
-                f"{missed} of {status.converged.numel()} rows did not converge in `max_iter` = "
-                f"{self.max_iter} steps: residual {status.residual.max():.1e}; raise `max_iter`, "
-                "raise `tol`, or check that `omega` is smooth and strongly convex."
+                f"{missed} of {converged.numel()} rows did not converge in `max_iter` = "
+                f"{self.max_iter} steps: residual {bare(status.residual).max():.1e}; raise "
+                "`max_iter`, raise `tol`, or check that `omega` is smooth and strongly convex."
             )
             if self.on_failure == "raise":
                 raise ConvergenceError(message)
             warnings.warn(message, ConvergenceWarning, stacklevel=2)
-        return y.to(scores.dtype), status
+        return y.detach(), status
+
+    def kept_omega(self, y: Tensor, scores: Tensor) -> Tensor:
+        return _implicit.values(self.omega, y.to(widest(y.device))).to(y.dtype)
 
     def vertex_omega(self, target: Tensor, scores: Tensor) -> float | Tensor:
         # Of an unknown Ω no more is known than its values at the vertices themselves.
-        vertices = torch.zeros(scores.shape, dtype=torch.float64, device=scores.device)
-        return self.omega(vertices.scatter(-1, target, 1.0))
+        vertices = torch.zeros(scores.shape, dtype=widest(scores.device), device=scores.device)
+        return _implicit.values(self.omega, vertices.scatter(-1, target, 1.0))
 
     def jvp(self, y: Tensor, v: Tensor) -> Tensor:
         # On the support H dy + dτ 1 = v and Σ dy = 0; elsewhere dy = 0.
-        d = y.shape[-1]
-        rows = y.reshape(-1, d)
-        support = rows > 0
+        d, wide = y.shape[-1], widest(y.device)
+        support = y > 0
         inside = support.unsqueeze(-1) & support.unsqueeze(-2)
-        hessian = torch.func.vmap(torch.func.jacrev(torch.func.grad(self.omega)))(rows)
-        block = torch.where(inside, hessian, torch.eye(d, dtype=y.dtype, device=y.device))
-        right = torch.where(support, v.reshape(-1, d), 0.0)
-        ones = support.to(y.dtype)
-        solved = torch.cholesky_solve(torch.stack([right, ones], -1), torch.linalg.cholesky(block))
-        along, flat = solved.unbind(-1)
-        mass = flat.sum(-1, keepdim=True)
-        shift = along.sum(-1, keepdim=True) / torch.where(mass > 0, mass, 1.0)
-        return (along - shift * flat).reshape(v.shape)
+        some = support.any(-1, keepdim=True)
+        rows = torch.where(some, y.to(wide), 1 / d)
+        eye = torch.eye(d, dtype=wide, device=y.device)
+        block = torch.where(inside, _implicit.hessian(self.omega, rows), eye)
+        right = torch.where(support, v.to(wide), 0.0)
+        ones = support.to(wide)
+        factor = _cholesky(block)
+        along, flat = torch.cholesky_solve(torch.stack([right, ones], -1), factor).unbind(-1)
+        mass = torch.where(some, flat.sum(-1, keepdim=True), 1.0)
+        return (along - along.sum(-1, keepdim=True) / mass * flat).to(v.dtype)
+
+    def is_learnt(self, scores: Tensor) -> bool:
+        tracing = torch.jit.is_tracing()  # type: ignore[attr-defined]
+        if tracing or torch.compiler.is_exporting():
+            raise RuntimeError(
+                "`General` cannot be exported, since its `omega` is a Python function: export a "
+                "model with another mapping, or save its weights and build it again where they "
+                "are loaded."
+            )
+        if torch.compiler.is_compiling() and self._holds_tensors:  # type: ignore[attr-defined]
+            return True  # a graph might change them before its operator reads them
+        if scores.numel() == 0 or not (torch.is_grad_enabled() or transformed()):
+            return False
+        d, wide = scores.shape[-1], widest(scores.device)
+        center = torch.full(scores.shape, 1 / d, dtype=wide, device=scores.device)
+        return _implicit.watched(_implicit.values(self.omega, center))
+
+    def learnt_solution(self, scores: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            return _between_graphs(_autograd.solution, scores, None, self)
+        solved, finite = self._solved(scores)
+        _, y = self._attached(scores, solved, finite, steps=2)
+        return torch.where(finite, y, solved).to(scores.dtype)
+
+    def learnt_value(self, scores: Tensor, target: Tensor | None) -> Tensor:
+        if torch.compiler.is_compiling():
+            return _between_graphs(_autograd.value, scores, None, target, self)
+        solved, finite = self._solved(scores)
+        # The objective is stationary at y: its second derivatives take first ones of y.
+        x, y = self._attached(scores, solved, finite, steps=1)
+        y = _implicit.later(y)
+        value = (x * y).sum(-1) - _implicit.values(self.omega, y)
+        wide = scores.to(value.dtype)
+        value = torch.where(finite.squeeze(-1), value, wide.detach().amax(-1))
+        if target is not None:
+            value = value - wide.gather(-1, target).squeeze(-1)
+        return value.to(torch.promote_types(scores.dtype, torch.float32))
+
+    def _solved(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The solution in the widest type, a constant, and which rows have one that is finite in
+        its scores, (..., 1)."""
+        rows = rows.detach().to(widest(rows.device))
+        # Under a transform Ω may be made of tensors that mean nothing outside of it.
+        solve = self._minimize if transformed() else self.solve_with_status
+        return solve(rows)[0], rows.amax(-1, keepdim=True).isfinite()
+
+    def _attached(
+        self, rows: Tensor, solved: Tensor, finite: Tensor, steps: int
+    ) -> tuple[Tensor, Tensor]:
+        """Scores and solution with derivatives; what is not finite has none, and is no NaN."""
+        x = rows.to(solved.dtype)
+        x = torch.where(finite & x.isfinite(), x, 0.0)
+        y = torch.where(finite, solved, 1 / rows.shape[-1])
+        return x, _implicit.attached(self.omega, self.jvp, x, y, steps)
 
     @classmethod
     def examples(cls) -> Iterator[AbstractMapping]:
@@ -136,62 +214,48 @@ class General(AbstractMapping):
         yield cls(_quartic, gamma=0.5)
 
 
-def _accelerated(
-    omega: Callable[[Tensor], Tensor], scores: Tensor, tol: float, max_iter: int
-) -> tuple[Tensor, Status]:
-    """Minimizes f(y) = Ω(y) − <scores, y> over the simplex, each row with its own step size."""
-    d = scores.shape[-1]
-    x = scores.reshape(-1, d)
-    slope_of = torch.func.grad(lambda y: omega(y).sum())
-    # NaN, nothing but −inf, or +inf: the projection knows the answer.
-    top = x.amax(-1, keepdim=True)
-    done = ~top.squeeze(-1).isfinite()
-    x = torch.where(top.isfinite(), x - top, x)
-    deleted = x == -torch.inf
-    y = torch.where(done.unsqueeze(-1), project(x, 2.0), project(torch.where(deleted, x, 0.0), 2.0))
-    z, momentum, step = y, x.new_ones(len(x)), x.new_ones(len(x))
-    iterations = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-    residual = torch.where(done, 0.0, torch.inf)
-    for _ in range(max_iter):
-        if bool(done.all()):
-            break
-        slope = slope_of(z)
-        while True:
-            new = project(z - step.unsqueeze(-1) * (slope - x), 2.0)
-            new_slope, move = slope_of(new), new - z
-            # Convexity bounds the error of the linear model by <∇Ω(new) − ∇Ω(z), new − z>.
-            bend, length = ((new_slope - slope) * move).sum(-1), (move * move).sum(-1)
-            long = (2 * step * bend > length) & (step > 1e-20) & ~done
-            if not bool(long.any()):
-                break
-            step = torch.where(long, step / 2, step)
-        restart = ((z - new) * (new - y)).sum(-1) > 0
-        grown = (1 + torch.sqrt(1 + 4 * momentum**2)) / 2
-        weight = torch.where(restart, 0.0, (momentum - 1) / grown).unsqueeze(-1)
-        momentum = torch.where(restart, 1.0, grown)
-        kept = done.unsqueeze(-1)
-        y, z = torch.where(kept, y, new), torch.where(kept, z, new + weight * (new - y))
-        gap = (new - project(new - (new_slope - x), 2.0)).abs().amax(-1)
-        residual = torch.where(done, residual, gap)
-        iterations += ~done
-        done = done | (residual <= tol)
-        step = step * 1.05
-    shape = scores.shape[:-1]
-    status = Status(done.view(shape), iterations.view(shape), residual.view(shape))
-    return y.view(scores.shape), status
+def _cholesky(block: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():
+        return torch.linalg.cholesky(block)
+    try:
+        return torch.linalg.cholesky(block)
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise ValueError(
+            "`omega` must be strongly convex, but its Hessian on a support is not positive "
+            "definite; add a multiple of (y * y).sum(-1)."
+        ) from error
 
 
+@torch.compiler.disable(reason="`omega` of a `General` holds tensors, which no graph can follow")
+def _between_graphs(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    return function(*arguments)
+
+
+# A graph knows a mapping by its token, which no other mapping has in any process. One that was
+# traced stays, so that the graph may outlive every other reference to it.
+_by_token: weakref.WeakValueDictionary[str, General] = weakref.WeakValueDictionary()
+_traced: set[General] = set()
 _library = torch.library.Library("fenchel", "FRAGMENT")
-_library.define("general(Tensor scores, int handle) -> Tensor")
+_library.define("general(Tensor scores, str token) -> Tensor", tags=torch.Tag.cudagraph_unsafe)
 
 
-def _solve_by_handle(scores: Tensor, handle: int) -> Tensor:
-    return _by_handle[handle].solve_with_status(scores)[0]
+def _solve_by_token(scores: Tensor, token: str) -> Tensor:
+    return _find(token).solve_with_status(scores)[0]
 
 
-def _fake(scores: Tensor, handle: int) -> Any:
+def _fake(scores: Tensor, token: str) -> Tensor:
+    _traced.add(_find(token))
     return torch.empty_like(scores)
 
 
-_library.impl("general", _solve_by_handle, "CompositeExplicitAutograd")
+def _find(token: str) -> General:
+    if token not in _by_token:
+        raise RuntimeError(
+            "this graph holds a `General` of another process, whose `omega` is not here: trace or "
+            "compile it again in this one."
+        )
+    return _by_token[token]
+
+
+_library.impl("general", _solve_by_token, "CompositeExplicitAutograd")
 torch.library.register_fake("fenchel::general", _fake, lib=_library)

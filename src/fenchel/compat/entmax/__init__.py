@@ -1,13 +1,17 @@
 """The public names of the `entmax` package, version 1.3, on fenchel's mappings and losses.
 
 Code changes only its import line: `from fenchel.compat.entmax import entmax15, EntmaxBisectLoss`.
+The modules `activations`, `root_finding` and `losses` have the names of that package's.
 Signatures, defaults and results are that package's. What only steered its algorithms (`k`,
 `n_iter`, `ensure_sum_one`) is accepted, checked and without effect: answers here are exact, and
 sum to one. Throughout, −inf deletes an entry, a row that is all −inf gives zeros, and `alpha` and
 `budget` may be tensors with one value per row (size 1 along `dim`), which receive a gradient.
-What has no meaning (α below 1, more budget than entries, an unknown reduction) is a ValueError.
+What has no meaning (α ≤ 0, more budget than entries, an unknown reduction) is a ValueError.
 """
 
+from . import activations as activations
+from . import losses as losses
+from . import root_finding as root_finding
 from ._losses import (
     Entmax15Loss,
     EntmaxBisectLoss,
@@ -34,6 +38,8 @@ from ._mappings import (
     sparsemax,
     sparsemax_bisect,
 )
+
+__version__ = "1.3"
 
 __all__ = [
     "BudgetBisect",

@@ -108,13 +108,13 @@ def entmax_bisect(
 
     Args:
         X: scores of any shape.
-        alpha: α ≥ 1, a number or one per row: softmax at 1, sparsemax at 2.
+        alpha: α > 0, a number or one per row: softmax at 1, sparsemax at 2.
         dim: the dimension that is mapped.
         n_iter, ensure_sum_one: without effect.
     Returns:
         Probabilities like X. Linear time in expectation; only the result is saved for backward.
     Raises:
-        ValueError: for α below 1, or α that does not broadcast.
+        ValueError: for α of 0 or less, or α that does not broadcast.
 
     >>> entmax_bisect(torch.tensor([2.0, 1.0, 0.1, -1.0]), alpha=1.25)
     tensor([0.7442, 0.2123, 0.0424, 0.0010])
