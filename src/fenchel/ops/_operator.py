@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import register_decomposition
 from torch.autograd import forward_ad
 
 from .._checks import HALF
@@ -95,6 +96,7 @@ def declare(
     reference: Callable[..., Any],
     native: Callable[..., Any],
     triton: Callable[..., Any] | None,
+    decomposition: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """Registers `fenchel::schema` and returns the operator.
 
@@ -105,6 +107,8 @@ def declare(
         native: the C++ kernel, for contiguous float32 or float64 tensors on the CPU.
         triton: the Triton kernel, for CUDA tensors of any floating type and any strides; if None,
             these go to the host and back.
+        decomposition: the same in plain torch operations that do not depend on the values, for
+            graphs that leave PyTorch: ONNX and TorchScript.
     """
     name = schema.split("(")[0]
     _LIBRARY.define(schema)
@@ -128,7 +132,13 @@ def declare(
     if triton is not None and _triton.AVAILABLE:
         _LIBRARY.impl(name, _on_device(triton), "CUDA")
     packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.fenchel, packet), overload or "default")
+    operator = getattr(getattr(torch.ops.fenchel, packet), overload or "default")
+    if decomposition is not None:
+        _LIBRARY.impl(name, decomposition, "Tracer")
+        register_decomposition(operator)(decomposition)
+        # Without this, shapes that are symbols would be found by way of the decomposition.
+        register_decomposition(operator, type="meta")(fake)
+    return operator
 
 
 def declare_with(
