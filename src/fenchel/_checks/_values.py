@@ -66,7 +66,9 @@ def _values_can_be_read(value: Tensor) -> bool:
     """Whether looking at the values costs no device synchronization and breaks no transform."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
-    return value.device.type == "cpu"
+    if torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack():  # as under FakeTensorMode
+        return False
+    return type(value) in (Tensor, torch.nn.Parameter) and value.device.type == "cpu"
 
 
 def real(

@@ -61,6 +61,53 @@ def _less_target(value: Tensor, scores: Tensor, target: Tensor | None) -> Tensor
     return value if value.dtype == scores.dtype else value.to(scores.dtype)
 
 
+def _annealed(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping) -> Tensor | None:
+    """The parameter of a mapping under torch.compile: a number that changes from call to call
+    becomes a tensor, or else every value of it would be compiled anew."""
+    from torch.fx.experimental.symbolic_shapes import has_static_value  # half a second
+
+    if parameter is None and mapping.parameter is not None:
+        value = getattr(mapping, mapping.parameter)
+        if not has_static_value(value):
+            ones = scores.new_ones((*scores.shape[:-1], 1), dtype=torch.float64)
+            return ones * value  # a product is what the compiler turns into tensors
+    return parameter
+
+
+def _change(value: Tensor) -> Tensor:
+    """Zero, with the derivative of the value."""
+    return torch.where(value.isfinite(), value - value.detach(), 0.0)
+
+
+def _traced_solution(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping) -> Tensor:
+    """ŷ(scores) in operations that torch.jit.trace records, with the first derivative.
+
+    They are the same whether or not a gradient is asked for, as the tracer checks.
+    """
+    fixed = mapping.at(None if parameter is None else parameter.detach())
+    y = fixed.rounded(scores.detach())
+    if torch.onnx.is_in_onnx_export():
+        return y
+    wide = torch.promote_types(y.dtype, torch.float32)
+    result = y + fixed.jvp(y.to(wide), _change(scores).to(wide))
+    if parameter is not None:
+        result = result + fixed.parameter_jvp(y) * _change(parameter)
+    return result.to(y.dtype)
+
+
+def _traced_value(
+    scores: Tensor, parameter: Tensor | None, target: Tensor | None, mapping: AbstractMapping
+) -> Tensor:
+    """max_Ω(scores), less the target's score if given, in the same way."""
+    fixed = mapping.at(None if parameter is None else parameter.detach())
+    value, y = fixed.solve_max(_readable(scores.detach(), mapping))
+    if not torch.onnx.is_in_onnx_export():
+        value = value + (y * _change(scores)).sum(-1)
+        if parameter is not None:
+            value = value - fixed.parameter_omega(y) * _change(parameter).squeeze(-1)
+    return _less_target(value, scores, target)
+
+
 @signed
 class Argmax(Function):
     """ŷ(scores): rows (..., d), a parameter of shape (..., 1) or None, and the mapping."""
@@ -125,7 +172,9 @@ class EagerArgmax(Argmax):
 def solution(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping) -> Tensor:
     """ŷ(scores) with whatever derivatives are asked for."""
     if torch.compiler.is_compiling():
-        return Argmax.apply(scores, parameter, mapping)
+        return Argmax.apply(scores, _annealed(scores, parameter, mapping), mapping)
+    if torch.jit.is_tracing():
+        return _traced_solution(scores, parameter, mapping)
     if transformed():
         return ForwardArgmax.apply(scores, parameter, mapping)
     if torch.is_grad_enabled() and (scores.requires_grad or parameter is not None):
@@ -258,7 +307,9 @@ def value(
 ) -> Tensor:
     """max_Ω(scores), less the target's score if given, with whatever derivatives are asked for."""
     if torch.compiler.is_compiling():
-        return Max.apply(scores, parameter, target, mapping)[0]
+        return Max.apply(scores, _annealed(scores, parameter, mapping), target, mapping)[0]
+    if torch.jit.is_tracing():
+        return _traced_value(scores, parameter, target, mapping)
     if transformed() or not mapping.has_state:
         return ForwardMax.apply(scores, parameter, target, mapping)[0]
     return StateMax.apply(scores, parameter, target, mapping, inplace)

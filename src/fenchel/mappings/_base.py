@@ -60,6 +60,11 @@ class AbstractMapping(abc.ABC):
             raise ValueError(f"a mapping named {cls.name!r} is already registered: {other!r}.")
         _REGISTRY[cls.name] = cls
 
+    @property
+    def __name__(self) -> str:
+        """What torch.vmap calls this function; torch.compile cannot trace a dataclass's repr."""
+        return self.name
+
     def __post_init__(self) -> None:
         _checks.real("gamma", self.gamma, above=0)
 

@@ -227,7 +227,7 @@ def entmax_max(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     value = top + (loss - epsilon * distance) / alpha
     known = y.amax((-2, -1), keepdim=True)
     value = torch.where(known != known, known, torch.where(top.abs() == math.inf, top, value))
-    return value.squeeze((-2, -1)), _unfolded(y, scores)
+    return value.squeeze(-1).squeeze(-1), _unfolded(y, scores)
 
 
 def normmax(scores: Tensor, alpha: float | Tensor) -> Tensor:

@@ -36,13 +36,16 @@ def _rounded(fake: Callable[..., Any], arguments: tuple, out: Any) -> Any:
     return cast(out, types)
 
 
-def _in_float64(reference: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
-    """The reference in double precision, rounded at the end to the type that came in."""
+def _widest(device: torch.device) -> torch.dtype:
+    """The widest floating-point type of a device."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _in_widest(reference: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+    """The reference in the device's widest type, rounded at the end to the type that came in."""
 
     def run(*arguments: Any) -> Any:
-        rows = arguments[0]
-        wide = rows.dtype if rows.device.type == "mps" else torch.float64  # MPS has no float64
-        out = reference(*_cast(arguments, wide))
+        out = reference(*_cast(arguments, _widest(arguments[0].device)))
         return _rounded(fake, arguments, out)
 
     return run
@@ -89,6 +92,29 @@ def transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
+def _batched(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of an operator on rows (..., d) under torch.vmap: one call with a batch more."""
+
+    def rule(info: Any, in_dims: tuple, *arguments: Any) -> tuple[Any, Any]:
+        pairs = list(zip(arguments, in_dims, strict=True))
+        rank = arguments[0].ndim - (in_dims[0] is not None)
+
+        def front(value: Any, dim: int | None) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            if dim is None:
+                value = value.unsqueeze(0)
+            else:
+                value = value.movedim(dim, 0)
+            value = value[(slice(None), *[None] * (rank + 1 - value.ndim))]
+            return value.expand(info.batch_size, *value.shape[1:])
+
+        out = operator(*(front(value, dim) for value, dim in pairs))
+        return out, (0,) * len(out) if isinstance(out, tuple) else 0
+
+    return rule
+
+
 def declare(
     schema: str,
     *,
@@ -97,6 +123,7 @@ def declare(
     native: Callable[..., Any],
     triton: Callable[..., Any] | None,
     decomposition: Callable[..., Any] | None = None,
+    rowwise: bool = True,
 ) -> Callable[..., Any]:
     """Registers `fenchel::schema` and returns the operator.
 
@@ -109,10 +136,12 @@ def declare(
             these go to the host and back.
         decomposition: the same in plain torch operations that do not depend on the values, for
             graphs that leave PyTorch: ONNX and TorchScript.
+        rowwise: whether all tensors have the batch of the first, (..., 1) or wider, and each row's
+            results depend on that row alone.
     """
     name = schema.split("(")[0]
     _LIBRARY.define(schema)
-    fallback = _in_float64(reference, fake)
+    fallback = _in_widest(reference, fake)
     _LIBRARY.impl(name, fallback, "CompositeExplicitAutograd")
     torch.library.register_fake(f"fenchel::{name}", fake, lib=_LIBRARY)
     if _native.LIBRARY is not None:
@@ -133,6 +162,8 @@ def declare(
         _LIBRARY.impl(name, _on_device(triton), "CUDA")
     packet, _, overload = name.partition(".")
     operator = getattr(getattr(torch.ops.fenchel, packet), overload or "default")
+    if rowwise:
+        torch.library.register_vmap(operator, _batched(operator), lib=_LIBRARY)
     if decomposition is not None:
         _LIBRARY.impl(name, decomposition, "Tracer")
         register_decomposition(operator)(decomposition)

@@ -130,4 +130,5 @@ entmax_support = declare(
     reference=reference.entmax_support,
     native=_entmax_support,
     triton=kernel("entmax", "entmax_support"),
+    rowwise=False,
 )
