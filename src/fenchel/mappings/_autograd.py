@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.autograd import Function
 
 from .._checks import HALF
 from ..ops._function import signed
+from ..ops import _sharding
 from ..ops._operator import transformed
 
 if TYPE_CHECKING:
@@ -61,6 +63,39 @@ def _less_target(value: Tensor, scores: Tensor, target: Tensor | None) -> Tensor
     return value if value.dtype == scores.dtype else value.to(scores.dtype)
 
 
+def _differentiating() -> bool:
+    """Whether torch.func differentiates: torch.compile, when it meets this, takes the answer as a
+    constant of its graph."""
+    levels = torch._C._functorch.get_interpreter_stack() or ()
+    batch = torch._C._functorch.TransformType.Vmap
+    return any(level.key() != batch for level in levels)
+
+
+_differentiating._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _check_traceable(mapping: AbstractMapping) -> None:
+    """Raises for what ONNX cannot hold, and leaves derivatives by torch.func to eager execution:
+    torch.compile takes a function without its derivative there."""
+    _in_onnx(mapping)
+    if _differentiating():
+        torch._dynamo.graph_break(
+            "torch.func differentiates a mapping here, which torch.compile cannot trace; leave "
+            "fullgraph=True out, or take the derivative by `backward`."
+        )
+
+
+def _in_onnx(mapping: AbstractMapping) -> bool:
+    """Whether ONNX is to hold this; raises if it cannot."""
+    exporting = torch.onnx.is_in_onnx_export()
+    if exporting and not mapping.fixed_steps:
+        raise NotImplementedError(
+            f"{mapping.name} cannot be exported to ONNX: how many steps it takes depends on the "
+            "scores. Export sparsemax or entmax, or leave this mapping out of the exported part."
+        )
+    return exporting
+
+
 def _annealed(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping) -> Tensor | None:
     """The parameter of a mapping under torch.compile: a number that changes from call to call
     becomes a tensor, or else every value of it would be compiled anew."""
@@ -86,7 +121,7 @@ def _traced_solution(scores: Tensor, parameter: Tensor | None, mapping: Abstract
     """
     fixed = mapping.at(None if parameter is None else parameter.detach())
     y = fixed.rounded(scores.detach())
-    if torch.onnx.is_in_onnx_export():
+    if _in_onnx(mapping):
         return y
     wide = torch.promote_types(y.dtype, torch.float32)
     result = y + fixed.jvp(y.to(wide), _change(scores).to(wide))
@@ -101,11 +136,17 @@ def _traced_value(
     """max_Ω(scores), less the target's score if given, in the same way."""
     fixed = mapping.at(None if parameter is None else parameter.detach())
     value, y = fixed.solve_max(_readable(scores.detach(), mapping))
-    if not torch.onnx.is_in_onnx_export():
+    if not _in_onnx(mapping):
         value = value + (y * _change(scores)).sum(-1)
         if parameter is not None:
             value = value - fixed.parameter_omega(y) * _change(parameter).squeeze(-1)
     return _less_target(value, scores, target)
+
+
+def _know_subclass(scores: Tensor) -> None:
+    """Lets DTensor know the operators before the first of its tensors meets them."""
+    if type(scores) is not Tensor and "torch.distributed.tensor" in sys.modules:
+        _sharding.register()
 
 
 @signed
@@ -172,7 +213,9 @@ class EagerArgmax(Argmax):
 def solution(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping) -> Tensor:
     """ŷ(scores) with whatever derivatives are asked for."""
     if torch.compiler.is_compiling():
+        _check_traceable(mapping)
         return Argmax.apply(scores, _annealed(scores, parameter, mapping), mapping)
+    _know_subclass(scores)
     if torch.jit.is_tracing():
         return _traced_solution(scores, parameter, mapping)
     if transformed():
@@ -307,7 +350,9 @@ def value(
 ) -> Tensor:
     """max_Ω(scores), less the target's score if given, with whatever derivatives are asked for."""
     if torch.compiler.is_compiling():
+        _check_traceable(mapping)
         return Max.apply(scores, _annealed(scores, parameter, mapping), target, mapping)[0]
+    _know_subclass(scores)
     if torch.jit.is_tracing():
         return _traced_value(scores, parameter, target, mapping)
     if transformed() or not mapping.has_state:

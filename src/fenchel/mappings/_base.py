@@ -47,6 +47,8 @@ class AbstractMapping(abc.ABC):
     """Whether `solve` and `fast_jvp` take half precision too, and round only their results."""
     has_state: ClassVar[bool] = False
     """Whether `solve_state` and `gradient` are there, so that a loss need not keep y."""
+    fixed_steps: ClassVar[bool] = True
+    """Whether `solve` can be written in a fixed number of operations, as ONNX needs."""
     total: ClassVar[float | None] = 1.0
     """What a solution sums to, where that is one number for all."""
 

@@ -14,6 +14,8 @@ from .._checks import HALF
 from . import _native, _triton
 
 _LIBRARY = torch.library.Library("fenchel", "DEF")
+ROWWISE: list[Any] = []
+"""The operators whose results have the batch of their arguments, row by row."""
 
 
 def _cast(values: tuple, dtype: torch.dtype) -> list:
@@ -163,6 +165,7 @@ def declare(
     packet, _, overload = name.partition(".")
     operator = getattr(getattr(torch.ops.fenchel, packet), overload or "default")
     if rowwise:
+        ROWWISE.append(operator)
         torch.library.register_vmap(operator, _batched(operator), lib=_LIBRARY)
     if decomposition is not None:
         _LIBRARY.impl(name, decomposition, "Tracer")
