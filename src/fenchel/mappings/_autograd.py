@@ -15,7 +15,7 @@ from torch.autograd import Function
 from .._checks import HALF
 from ..ops._function import signed
 from ..ops import _sharding
-from ..ops._operator import transformed
+from ..ops._operator import refuse_onnx, transformed
 
 if TYPE_CHECKING:
     from ._base import AbstractMapping
@@ -89,10 +89,7 @@ def _in_onnx(mapping: AbstractMapping) -> bool:
     """Whether ONNX is to hold this; raises if it cannot."""
     exporting = torch.onnx.is_in_onnx_export()
     if exporting and not mapping.fixed_steps:
-        raise NotImplementedError(
-            f"{mapping.name} cannot be exported to ONNX: how many steps it takes depends on the "
-            "scores. Export sparsemax or entmax, or leave this mapping out of the exported part."
-        )
+        refuse_onnx(mapping.name)
     return exporting
 
 

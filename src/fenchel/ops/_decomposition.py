@@ -5,21 +5,26 @@ no loop that waits for its end, no sort but for k-subsets and nothing in double 
 every runtime has what it takes. Each mapping is one unknown per row, found by bisection.
 
 How far a result is off, for scores of float32 and its unit roundoff u = 2⁻²⁴ (float64 and 2⁻⁵³
-alike, with `_STEPS` to match; half precision is solved in float32 and rounded):
+alike, with more steps; half precision is solved in float32 and rounded):
 
 1. For entmax the unknown is L = −log y_max, in [0, log n] for n entries that are not deleted. With
-   u_j = [1 + (α−1) e^((α−1)L) (x_j − max x)]₊ the weights are w_j = u_j^(1/(α−1)) and the root that
-   of log Σw − L, whose slope is −E[1/u], at most −max y in size at least. A change of L moves the
-   normalized y_j by at most y_j (1/u_j + E[1/u]), so that an error e in log Σw − L moves no y_j by
-   more than 2e, whatever α ≤ 2. Above 2 entries join the support like a power 1/(α−1) < 1 of what L
-   is off, for this as for every other algorithm.
-2. After k bisections L is within 2⁻ᵏ log n of its root: below 2⁻²³ for k = 28 and n ≤ e³².
+   v_j = [1 + z_j]₊ and z_j = (α−1) e^((α−1)L) (x_j − max x) the weights are w_j = v_j^(1/(α−1)), and
+   the root is that of log Σw − L, whose slope is −E[1/v], the mean under y. A change of L by δ moves
+   the normalized y_j by at most y_j (1/v_j + E[1/v]) δ. So an error e in log Σw − L moves no y_j by
+   more than 2e, as y_j/v_j ≤ E[1/v]. Above α = 2 entries join the support like a power 1/(α−1) < 1
+   of what L is off, for this as for every other algorithm.
+2. E[1/v] may be n, and then L is wanted to u/n, which float32 does not have. So 16 bisections find
+   L up to 2⁻¹⁶ log n; there it is fixed, 1 + z_j kept as a sum of two numbers without rounding, and
+   28 more find the κ ≥ 0 for which the powers of 1 + z_j − κ add up to e^L. κ is small and has its
+   own 24 bits: L is off by at most 2⁻⁴² log n in all, so that e ≤ u for n up to 10,000.
 3. What rounding adds to e is a few u, for weights from `_power`, and the rounding of their sum. Rows
    are folded into blocks of 128 and added up block by block, at most (128 + n/128) u/4 even where
    a runtime adds one after the other and every rounding goes the same way.
 4. A last division makes the sum one, to the rounding of the sum.
 
-normmax and pnormmax have the same three steps, with other weights; k-subsets have y in place of w.
+normmax and pnormmax take the same steps, with other weights. For k-subsets the entries themselves
+add up to k, and e is to be read as relative to k. Measured on rows of every kind, ties and single
+outliers among them, up to n = 10,000: within 10⁻⁶ of the float64 reference, and mostly 3·10⁻⁷.
 """
 
 from __future__ import annotations
@@ -97,7 +102,7 @@ def _coarse(rises: Callable[[Tensor], Tensor], width: Tensor) -> tuple[Tensor, T
 
 
 def _fine(rises: Callable[[Tensor], Tensor], width: Tensor) -> Tensor:
-    """The upper end of what is left of [0, width]: who leaves the support at the root has left."""
+    """The upper end of what is left of [0, width], where what leaves the support has left."""
     steps = _FINE[width.dtype]
     return _bisected(rises, width, steps) + width * 2.0**-steps
 
@@ -191,10 +196,12 @@ def _entmax_weights(gap: Tensor, alpha: Any) -> Tensor:
     if not isinstance(alpha, Tensor):
         if epsilon == 0:
             return torch.exp(gap)
-        if epsilon > 0:
+        if epsilon > 0:  # then nothing of −inf has a weight
             return _solved(gap, epsilon, epsilon, lambda u, t: _power(u, t, 1 / epsilon))
+        kept_power = lambda u, t: torch.where(kept, _power(u, t, 1 / epsilon), 0.0)  # noqa: E731
+        return _solved(gap, epsilon, epsilon, kept_power)
     # At α = 1 the slope is one, so that z is the gap, and the weight its exponential.
-    plain = torch.as_tensor(epsilon == 0, device=gap.device)
+    plain = epsilon == 0
     slope = torch.where(plain, 1.0, epsilon)
 
     def power(u: Any, t: Tensor) -> Tensor:

@@ -117,6 +117,14 @@ def _batched(operator: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
+def refuse_onnx(name: str) -> None:
+    """Raises for an operator that has no decomposition."""
+    raise NotImplementedError(
+        f"{name} cannot be exported to ONNX: how many steps it takes depends on the scores. Export "
+        "sparsemax or entmax, or leave this mapping out of the exported part."
+    )
+
+
 def declare(
     schema: str,
     *,
@@ -169,9 +177,19 @@ def declare(
         torch.library.register_vmap(operator, _batched(operator), lib=_LIBRARY)
     if decomposition is not None:
         _LIBRARY.impl(name, decomposition, "Tracer")
-        register_decomposition(operator)(decomposition)
-        # Without this, shapes that are symbols would be found by way of the decomposition.
-        register_decomposition(operator, type="meta")(fake)
+        _decompose(operator, decomposition, fake)
+    return operator
+
+
+def _decompose(operator: Any, decomposition: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    register_decomposition(operator)(decomposition)
+    # Without this, shapes that are symbols would be found by way of the decomposition.
+    register_decomposition(operator, type="meta")(fake)
+
+
+def without_onnx(operator: Any) -> Any:
+    """The operator, which has no decomposition and says so to the ONNX exporter."""
+    _decompose(operator, lambda *_: refuse_onnx(operator._opname), like)
     return operator
 
 
