@@ -137,7 +137,7 @@ def per_row(name: str, value: Tensor, shape: torch.Size, dim: int) -> Tensor:
             f"`{name}` must broadcast to {tuple(rows)}, one entry per row of scores of shape "
             f"{tuple(shape)}; got shape {tuple(value.shape)}."
         ) from None
-    return value.movedim(dim, -1)
+    return value.movedim(dim, value.ndim - 1)
 
 
 def broadcasts(name: str, value: Tensor, shape: torch.Size) -> Tensor:

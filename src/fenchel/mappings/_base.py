@@ -171,7 +171,7 @@ class AbstractMapping(abc.ABC):
         y = _autograd.solution(rows, parameter, self)
         if y.dtype != scores.dtype:
             y = y.to(self._result_type(scores))
-        return y if dim == y.ndim - 1 else y.movedim(-1, dim).contiguous()
+        return y if dim == y.ndim - 1 else y.movedim(y.ndim - 1, dim).contiguous()
 
     def max(self, scores: Tensor, dim: int = -1) -> Tensor:
         """max_Ω(scores) = max over y in C of <scores, y> − γΩ(y) along `dim`; its gradient is ŷ."""
@@ -287,7 +287,7 @@ class AbstractMapping(abc.ABC):
                 _checks.per_row("gamma", self.gamma, scores.shape, dim)
             rows = rows / self.gamma
         if dim != rows.ndim - 1:
-            rows = rows.movedim(dim, -1)
+            rows = rows.movedim(dim, rows.ndim - 1)
         value = getattr(self, self.parameter) if self.parameter else None
         if isinstance(value, Tensor):
             return rows, _checks.per_row(str(self.parameter), value, scores.shape, dim), dim
