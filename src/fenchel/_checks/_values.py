@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.jit._trace import is_tracing
 
 HALF = (torch.bfloat16, torch.float16)
 DTYPES = frozenset((*HALF, torch.float32, torch.float64))
@@ -66,7 +67,7 @@ def _values_can_be_read(value: Tensor) -> bool:
     """Whether looking at the values costs no device synchronization and breaks no transform."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
-    if torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack():  # as under FakeTensorMode
+    if is_tracing() or torch._C._len_torch_dispatch_stack():  # as under FakeTensorMode
         return False
     return type(value) in (Tensor, torch.nn.Parameter) and value.device.type == "cpu"
 

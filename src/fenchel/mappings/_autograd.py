@@ -5,17 +5,25 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.jit._trace import is_tracing
 
 from .._checks import HALF
 from ..ops._function import signed
-from ..ops import _sharding
-from ..ops._operator import refuse_onnx, transformed
+from ..ops._operator import transformed
+from ._tracing import (
+    annealed,
+    check_traceable,
+    know_subclass,
+    less_target,
+    readable,
+    traced_solution,
+    traced_value,
+)
 
 if TYPE_CHECKING:
     from ._base import AbstractMapping
@@ -47,103 +55,6 @@ def _total(*terms: Tensor | None) -> Tensor | None:
     """The sum of those terms that are there."""
     present = [term for term in terms if term is not None]
     return sum(present[1:], present[0]) if present else None
-
-
-def _readable(scores: Tensor, mapping: AbstractMapping) -> Tensor:
-    """Scores in a type that the mapping's solver takes."""
-    if mapping.takes_half or scores.dtype not in HALF:
-        return scores
-    return scores.float()
-
-
-def _less_target(value: Tensor, scores: Tensor, target: Tensor | None) -> Tensor:
-    """A value per row less the target's score, in the scores' type."""
-    if target is not None:
-        value = value - scores.gather(-1, target).squeeze(-1)
-    return value if value.dtype == scores.dtype else value.to(scores.dtype)
-
-
-def _differentiating() -> bool:
-    """Whether torch.func differentiates: torch.compile, when it meets this, takes the answer as a
-    constant of its graph."""
-    levels = torch._C._functorch.get_interpreter_stack() or ()
-    batch = torch._C._functorch.TransformType.Vmap
-    return any(level.key() != batch for level in levels)
-
-
-_differentiating._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _check_traceable(mapping: AbstractMapping) -> None:
-    """Raises for what ONNX cannot hold, and leaves derivatives by torch.func to eager execution:
-    torch.compile takes a function without its derivative there."""
-    _in_onnx(mapping)
-    if _differentiating():
-        torch._dynamo.graph_break(
-            "torch.func differentiates a mapping here, which torch.compile cannot trace; leave "
-            "fullgraph=True out, or take the derivative by `backward`."
-        )
-
-
-def _in_onnx(mapping: AbstractMapping) -> bool:
-    """Whether ONNX is to hold this; raises if it cannot."""
-    exporting = torch.onnx.is_in_onnx_export()
-    if exporting and not mapping.fixed_steps:
-        refuse_onnx(mapping.name)
-    return exporting
-
-
-def _annealed(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping) -> Tensor | None:
-    """The parameter of a mapping under torch.compile: a number that changes from call to call
-    becomes a tensor, or else every value of it would be compiled anew."""
-    from torch.fx.experimental.symbolic_shapes import has_static_value  # half a second
-
-    if parameter is None and mapping.parameter is not None:
-        value = getattr(mapping, mapping.parameter)
-        if not has_static_value(value):
-            ones = scores.new_ones((*scores.shape[:-1], 1), dtype=torch.float64)
-            return ones * value  # a product is what the compiler turns into tensors
-    return parameter
-
-
-def _change(value: Tensor) -> Tensor:
-    """Zero, with the derivative of the value."""
-    return torch.where(value.isfinite(), value - value.detach(), 0.0)
-
-
-def _traced_solution(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping) -> Tensor:
-    """ŷ(scores) in operations that torch.jit.trace records, with the first derivative.
-
-    They are the same whether or not a gradient is asked for, as the tracer checks.
-    """
-    fixed = mapping.at(None if parameter is None else parameter.detach())
-    y = fixed.rounded(scores.detach())
-    if _in_onnx(mapping):
-        return y
-    wide = torch.promote_types(y.dtype, torch.float32)
-    result = y + fixed.jvp(y.to(wide), _change(scores).to(wide))
-    if parameter is not None:
-        result = result + fixed.parameter_jvp(y) * _change(parameter)
-    return result.to(y.dtype)
-
-
-def _traced_value(
-    scores: Tensor, parameter: Tensor | None, target: Tensor | None, mapping: AbstractMapping
-) -> Tensor:
-    """max_Ω(scores), less the target's score if given, in the same way."""
-    fixed = mapping.at(None if parameter is None else parameter.detach())
-    value, y = fixed.solve_max(_readable(scores.detach(), mapping))
-    if not _in_onnx(mapping):
-        value = value + (y * _change(scores)).sum(-1)
-        if parameter is not None:
-            value = value - fixed.parameter_omega(y) * _change(parameter).squeeze(-1)
-    return _less_target(value, scores, target)
-
-
-def _know_subclass(scores: Tensor) -> None:
-    """Lets DTensor know the operators before the first of its tensors meets them."""
-    if type(scores) is not Tensor and "torch.distributed.tensor" in sys.modules:
-        _sharding.register()
 
 
 @signed
@@ -210,11 +121,11 @@ class EagerArgmax(Argmax):
 def solution(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping) -> Tensor:
     """ŷ(scores) with whatever derivatives are asked for."""
     if torch.compiler.is_compiling():
-        _check_traceable(mapping)
-        return Argmax.apply(scores, _annealed(scores, parameter, mapping), mapping)
-    _know_subclass(scores)
-    if torch.jit.is_tracing():
-        return _traced_solution(scores, parameter, mapping)
+        check_traceable(mapping)
+        return Argmax.apply(scores, annealed(scores, parameter, mapping), mapping)
+    know_subclass(scores)
+    if is_tracing():
+        return traced_solution(scores, parameter, mapping)
     if transformed():
         return ForwardArgmax.apply(scores, parameter, mapping)
     if torch.is_grad_enabled() and (scores.requires_grad or parameter is not None):
@@ -233,8 +144,8 @@ class Max(Function):
     def forward(
         scores: Tensor, parameter: Tensor | None, target: Tensor | None, mapping: AbstractMapping
     ) -> tuple[Tensor, Tensor]:
-        value, y = mapping.at(parameter).solve_max(_readable(scores, mapping))
-        return _less_target(value, scores, target), y.to(scores.dtype)
+        value, y = mapping.at(parameter).solve_max(readable(scores, mapping))
+        return less_target(value, scores, target), y.to(scores.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
@@ -310,10 +221,10 @@ class StateMax(Function):
         mapping: AbstractMapping,
         inplace: bool,
     ) -> Tensor:
-        value, state = mapping.at(parameter).solve_state(_readable(scores, mapping))
+        value, state = mapping.at(parameter).solve_state(readable(scores, mapping))
         ctx.mapping, ctx.inplace = mapping, inplace and scores.is_contiguous()
         ctx.save_for_backward(scores, state, parameter, target)
-        return _less_target(value, scores, target)
+        return less_target(value, scores, target)
 
     @staticmethod
     def backward(ctx: Any, grad_value: Tensor) -> Any:
@@ -347,11 +258,11 @@ def value(
 ) -> Tensor:
     """max_Ω(scores), less the target's score if given, with whatever derivatives are asked for."""
     if torch.compiler.is_compiling():
-        _check_traceable(mapping)
-        return Max.apply(scores, _annealed(scores, parameter, mapping), target, mapping)[0]
-    _know_subclass(scores)
-    if torch.jit.is_tracing():
-        return _traced_value(scores, parameter, target, mapping)
+        check_traceable(mapping)
+        return Max.apply(scores, annealed(scores, parameter, mapping), target, mapping)[0]
+    know_subclass(scores)
+    if is_tracing():
+        return traced_value(scores, parameter, target, mapping)
     if transformed() or not mapping.has_state:
         return ForwardMax.apply(scores, parameter, target, mapping)[0]
     return StateMax.apply(scores, parameter, target, mapping, inplace)

@@ -63,7 +63,7 @@ class AbstractMapping(abc.ABC):
         _REGISTRY[cls.name] = cls
 
     @property
-    def __name__(self) -> str:
+    def __name__(self) -> str:  # type: ignore[override]
         """What torch.vmap calls this function; torch.compile cannot trace a dataclass's repr."""
         return self.name
 

@@ -8,18 +8,18 @@ How far a result is off, for scores of float32 and its unit roundoff u = 2⁻²�
 alike, with more steps; half precision is solved in float32 and rounded):
 
 1. For entmax the unknown is L = −log y_max, in [0, log n] for n entries that are not deleted. With
-   v_j = [1 + z_j]₊ and z_j = (α−1) e^((α−1)L) (x_j − max x) the weights are w_j = v_j^(1/(α−1)), and
-   the root is that of log Σw − L, whose slope is −E[1/v], the mean under y. A change of L by δ moves
-   the normalized y_j by at most y_j (1/v_j + E[1/v]) δ. So an error e in log Σw − L moves no y_j by
+   z_j = (α−1) e^((α−1)L) (x_j − max x) and v_j = [1 + z_j]₊ the weights are w_j = v_j^(1/(α−1)). L
+   is the root of log Σw − L, whose slope is −E[1/v], a mean under y. A change of L by δ moves the
+   normalized y_j by at most y_j (1/v_j + E[1/v]) δ. So an error e in log Σw − L moves no y_j by
    more than 2e, as y_j/v_j ≤ E[1/v]. Above α = 2 entries join the support like a power 1/(α−1) < 1
    of what L is off, for this as for every other algorithm.
 2. E[1/v] may be n, and then L is wanted to u/n, which float32 does not have. So 16 bisections find
    L up to 2⁻¹⁶ log n; there it is fixed, 1 + z_j kept as a sum of two numbers without rounding, and
    28 more find the κ ≥ 0 for which the powers of 1 + z_j − κ add up to e^L. κ is small and has its
    own 24 bits: L is off by at most 2⁻⁴² log n in all, so that e ≤ u for n up to 10,000.
-3. What rounding adds to e is a few u, for weights from `_power`, and the rounding of their sum. Rows
-   are folded into blocks of 128 and added up block by block, at most (128 + n/128) u/4 even where
-   a runtime adds one after the other and every rounding goes the same way.
+3. What rounding adds to e is a few u, for weights from `_power`, and the rounding of their sum.
+   Rows are folded into blocks of 128 and added up block by block, at most (128 + n/128) u/4 even
+   where a runtime adds one after the other and every rounding goes the same way.
 4. A last division makes the sum one, to the rounding of the sum.
 
 normmax and pnormmax take the same steps, with other weights. For k-subsets the entries themselves
@@ -84,7 +84,8 @@ def _power(u: Any, t: Tensor, exponent: float | Tensor) -> Tensor:
 
 
 def _bisected(rises: Callable[[Tensor], Tensor], width: Tensor, steps: int) -> Tensor:
-    """The lower end of the bracket [0, width] after so many bisections; `rises` left of the root."""
+    """The lower end of the bracket [0, width] after bisections; `rises` tells what is left of the
+    root."""
     low = torch.zeros_like(width)
     for _ in range(steps):
         width = width / 2
@@ -173,9 +174,11 @@ def _split(z: Tensor) -> tuple[Tensor, Tensor]:
     return u, z - (u - 1)
 
 
-def _solved(gap: Tensor, slope: Any, rate: Any, power: Powers, last: Powers | None = None) -> Tensor:
-    """`last`, or `power`, of 1 + z − κ at the root: z = slope e^(rate L) gap, κ = 0, and powers that
-    add up to e^L. L is fixed once it is near, and κ found instead, which has all its bits."""
+def _solved(
+    gap: Tensor, slope: Any, rate: Any, power: Powers, last: Powers | None = None
+) -> Tensor:
+    """`last`, or `power`, of 1 + z − κ at the root, z = slope e^(rate L) gap, where powers add up to
+    e^L. L is fixed once it is near, and κ found instead of 0, which has all its bits."""
     width = torch.log(_count(gap > -math.inf, gap))
     level, width = _coarse(
         lambda level: _sum(power(1.0, _scaled(gap, slope, rate, level))) > torch.exp(level), width

@@ -104,10 +104,7 @@ def _batched(operator: Callable[..., Any]) -> Callable[..., Any]:
         def front(value: Any, dim: int | None) -> Any:
             if not isinstance(value, Tensor):
                 return value
-            if dim is None:
-                value = value.unsqueeze(0)
-            else:
-                value = value.movedim(dim, 0)
+            value = value.unsqueeze(0) if dim is None else value.movedim(dim, 0)
             value = value[(slice(None), *[None] * (rank + 1 - value.ndim))]
             return value.expand(info.batch_size, *value.shape[1:])
 
