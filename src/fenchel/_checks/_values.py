@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.jit._trace import is_tracing
 
 HALF = (torch.bfloat16, torch.float16)
 DTYPES = frozenset((*HALF, torch.float32, torch.float64))
@@ -89,7 +90,9 @@ def _values_can_be_read(value: Tensor) -> bool:
     """Whether looking at the values costs no device synchronization and breaks no transform."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
-    return value.device.type == "cpu"
+    if is_tracing() or torch._C._len_torch_dispatch_stack():  # as under FakeTensorMode
+        return False
+    return type(value) in (Tensor, torch.nn.Parameter) and value.device.type == "cpu"
 
 
 def real(
@@ -175,7 +178,7 @@ def per_row(name: str, value: Tensor, shape: torch.Size, dim: int) -> Tensor:
             f"`{name}` must broadcast to {tuple(rows)}, one entry per row of scores of shape "
             f"{tuple(shape)}; got shape {tuple(value.shape)}."
         ) from None
-    return value.movedim(dim, -1)
+    return value.movedim(dim, value.ndim - 1)
 
 
 def broadcasts(name: str, value: Tensor, shape: torch.Size) -> Tensor:

@@ -10,10 +10,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.jit._trace import is_tracing
 
 from .._checks import HALF
 from ..ops._function import signed
 from ..ops._operator import transformed
+from ._tracing import (
+    annealed,
+    check_traceable,
+    know_subclass,
+    readable,
+    traced_solution,
+    traced_value,
+)
 
 if TYPE_CHECKING:
     from ._base import AbstractMapping
@@ -45,13 +54,6 @@ def _total(*terms: Tensor | None) -> Tensor | None:
     """The sum of those terms that are there."""
     present = [term for term in terms if term is not None]
     return sum(present[1:], present[0]) if present else None
-
-
-def _readable(scores: Tensor, mapping: AbstractMapping) -> Tensor:
-    """Scores in a type that the mapping's solver takes."""
-    if mapping.takes_half or scores.dtype not in HALF:
-        return scores
-    return scores.float()
 
 
 @signed
@@ -120,7 +122,11 @@ def solution(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping)
     if mapping.is_learnt(scores):
         return mapping.learnt_solution(scores)
     if torch.compiler.is_compiling():
-        return Argmax.apply(scores, parameter, mapping)
+        check_traceable(mapping)
+        return Argmax.apply(scores, annealed(scores, parameter, mapping), mapping)
+    know_subclass(scores)
+    if is_tracing():
+        return traced_solution(scores, parameter, mapping)
     if transformed():
         return ForwardArgmax.apply(scores, parameter, mapping)
     if torch.is_grad_enabled() and (scores.requires_grad or parameter is not None):
@@ -139,7 +145,7 @@ class Max(Function):
     def forward(
         scores: Tensor, parameter: Tensor | None, target: Tensor | None, mapping: AbstractMapping
     ) -> tuple[Tensor, Tensor]:
-        value, y = mapping.at(parameter).solve_max(_readable(scores, mapping), target)
+        value, y = mapping.at(parameter).solve_max(readable(scores, mapping), target)
         return value, y.to(scores.dtype)
 
     @staticmethod
@@ -219,7 +225,7 @@ class StateMax(Function):
         mapping: AbstractMapping,
         inplace: bool,
     ) -> Tensor:
-        value, state = mapping.at(parameter).solve_state(_readable(scores, mapping), target)
+        value, state = mapping.at(parameter).solve_state(readable(scores, mapping), target)
         ctx.mapping, ctx.inplace = mapping, inplace and scores.is_contiguous()
         ctx.save_for_backward(scores, state, parameter, target)
         return value
@@ -259,7 +265,11 @@ def value(
     if mapping.is_learnt(scores):
         return mapping.learnt_value(scores, target)
     if torch.compiler.is_compiling():
-        return Max.apply(scores, parameter, target, mapping)[0]
+        check_traceable(mapping)
+        return Max.apply(scores, annealed(scores, parameter, mapping), target, mapping)[0]
+    know_subclass(scores)
+    if is_tracing():
+        return traced_value(scores, parameter, target, mapping)
     if transformed() or not mapping.has_state:
         return ForwardMax.apply(scores, parameter, target, mapping)[0]
     return StateMax.apply(scores, parameter, target, mapping, inplace)

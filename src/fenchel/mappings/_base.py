@@ -71,6 +71,8 @@ class AbstractMapping(abc.ABC):
     """Whether `solve` and `fast_jvp` take half precision too, and round only their results."""
     has_state: ClassVar[bool] = False
     """Whether `solve_state` and `gradient` are there, so that a loss need not keep y."""
+    fixed_steps: ClassVar[bool] = True
+    """Whether `solve` can be written in a fixed number of operations, as ONNX needs."""
     total: ClassVar[float | None] = 1.0
     """What a solution sums to, where that is one number for all."""
 
@@ -83,6 +85,11 @@ class AbstractMapping(abc.ABC):
         if other is not None and other.__qualname__ != cls.__qualname__:
             raise ValueError(f"a mapping named {cls.name!r} is already registered: {other!r}.")
         _REGISTRY[cls.name] = cls
+
+    @property
+    def __name__(self) -> str:  # type: ignore[override]
+        """What torch.vmap calls this function; torch.compile cannot trace a dataclass's repr."""
+        return self.name
 
     def __post_init__(self) -> None:
         _checks.real("gamma", self.gamma, above=0)
@@ -226,7 +233,7 @@ class AbstractMapping(abc.ABC):
         y = _autograd.solution(rows.scores, rows.parameter, self)
         if y.dtype != scores.dtype:
             y = y.to(self._result_type(scores))
-        return y if rows.dim == y.ndim - 1 else y.movedim(-1, rows.dim).contiguous()
+        return y if rows.dim == y.ndim - 1 else y.movedim(y.ndim - 1, rows.dim).contiguous()
 
     def max(self, scores: Tensor, dim: int = -1) -> Tensor:
         """max_Ω(scores) = max over y in C of <scores, y> − γΩ(y) along `dim`; its gradient is ŷ."""
@@ -297,7 +304,7 @@ class AbstractMapping(abc.ABC):
             exact = self.reads_ties or shifted or not unit
             x = scores.to(torch.float32 if exact else self._result_type(scores))
         if dim != x.ndim - 1:
-            x = x.movedim(dim, -1)
+            x = x.movedim(dim, x.ndim - 1)
         parameter = self._per_row(self.parameter, scores, dim) if self.parameter else None
         if unit and not shifted:
             return Rows(x, parameter, 1.0, None, dim)

@@ -28,6 +28,7 @@ class Fusedmax(AbstractMapping):
     name: ClassVar[str] = "fusedmax"
     reads_ties: ClassVar[bool] = True
     takes_half: ClassVar[bool] = True
+    fixed_steps: ClassVar[bool] = False
 
     lam: float = 0.1
 
@@ -58,7 +59,7 @@ class Fusedmax(AbstractMapping):
 
     def vertex_omega(self, target: Tensor, scores: Tensor) -> float | Tensor:
         kept = scores > -torch.inf
-        place = torch.arange(kept.shape[-1], device=kept.device)
+        place = kept.new_ones(kept.shape, dtype=torch.int64).cumsum(-1) - 1
         before = (kept & (place < target)).any(-1)
         after = (kept & (place > target)).any(-1)
         return 0.5 + self.lam * (before.to(torch.float64) + after.to(torch.float64))

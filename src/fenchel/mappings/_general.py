@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .. import _checks
-from ..ops._operator import transformed
+from ..ops._operator import transformed, widest
 from . import _autograd, _implicit
 from ._base import AbstractMapping
 from ._closure import holds_tensors
@@ -31,11 +31,6 @@ class ConvergenceError(RuntimeError):
 
 class ConvergenceWarning(UserWarning):
     """The solver met its iteration limit."""
-
-
-def widest(device: torch.device) -> torch.dtype:
-    """The type with the most digits that a device has."""
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def _negative_gini(y: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ class Oscarmax(AbstractMapping):
     name: ClassVar[str] = "oscarmax"
     reads_ties: ClassVar[bool] = True
     takes_half: ClassVar[bool] = True
+    fixed_steps: ClassVar[bool] = False
 
     lam: float = 0.01
 
@@ -54,7 +55,7 @@ class Oscarmax(AbstractMapping):
 
     def kept_omega(self, y: Tensor, scores: Tensor) -> Tensor:
         # The i-th largest of n entries is the larger one in n − i pairs; what is deleted is zero.
-        place = torch.arange(y.shape[-1], dtype=y.dtype, device=y.device)
+        place = torch.ones_like(y).cumsum(-1) - 1  # arange would not be sharded like y
         pairs = place - (scores == -torch.inf).sum(-1, keepdim=True)
         return (y * y).sum(-1) / 2 + self.lam * (y.sort(-1).values * pairs).sum(-1)
 

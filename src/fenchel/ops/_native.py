@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +151,9 @@ class Kernel:
                 owners.append(values)
                 words += (values.data_ptr(), 1)
             else:
-                words += (_number(value)[1], 0)
+                number, address = _number(value)
+                owners.append(number)
+                words += (address, 0)
         words += (rows.numel() // d, d)
         words += [None if result is None else result.data_ptr() for result in results]
         _check(self._functions[rows.dtype](*words, torch.get_num_threads()))
@@ -163,8 +165,8 @@ class Kernel:
         return out
 
 
-@cache
+@lru_cache(maxsize=64)
 def _number(value: float) -> tuple[object, int]:
-    """A number as a double in memory, which stays, and its address."""
+    """A number as a double in memory, which lives as long as this object, and its address."""
     double = ctypes.c_double(value)
     return double, ctypes.addressof(double)

@@ -7,12 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import register_decomposition
 from torch.autograd import forward_ad
 
 from .._checks import HALF
 from . import _native, _triton
 
 _LIBRARY = torch.library.Library("fenchel", "DEF")
+ROWWISE: list[Any] = []
+"""The operators whose results have the batch of their arguments, row by row."""
 
 
 def _cast(values: tuple, dtype: torch.dtype) -> list:
@@ -28,6 +31,8 @@ def _rounded(fake: Callable[..., Any], arguments: tuple, out: Any) -> Any:
     types = fake(torch.empty_like(arguments[0], device="meta"), *arguments[1:])
 
     def cast(value: Tensor, like: Tensor) -> Tensor:
+        if like.dtype == torch.float64:  # which a device may lack
+            return value.to(widest(value.device))
         return (value.float() if like.dtype in HALF else value).to(like.dtype)
 
     if isinstance(out, tuple):
@@ -35,13 +40,16 @@ def _rounded(fake: Callable[..., Any], arguments: tuple, out: Any) -> Any:
     return cast(out, types)
 
 
-def _in_float64(reference: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
-    """The reference in double precision, rounded at the end to the type that came in."""
+def widest(device: torch.device) -> torch.dtype:
+    """The widest floating-point type of a device."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _in_widest(reference: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+    """The reference in the device's widest type, rounded at the end to the type that came in."""
 
     def run(*arguments: Any) -> Any:
-        rows = arguments[0]
-        wide = rows.dtype if rows.device.type == "mps" else torch.float64  # MPS has no float64
-        out = reference(*_cast(arguments, wide))
+        out = reference(*_cast(arguments, widest(arguments[0].device)))
         return _rounded(fake, arguments, out)
 
     return run
@@ -88,6 +96,34 @@ def transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
+def _batched(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of an operator on rows (..., d) under torch.vmap: one call with a batch more."""
+
+    def rule(info: Any, in_dims: tuple, *arguments: Any) -> tuple[Any, Any]:
+        pairs = list(zip(arguments, in_dims, strict=True))
+        rank = arguments[0].ndim - (in_dims[0] is not None)
+
+        def front(value: Any, dim: int | None) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            value = value.unsqueeze(0) if dim is None else value.movedim(dim, 0)
+            value = value[(slice(None), *[None] * (rank + 1 - value.ndim))]
+            return value.expand(info.batch_size, *value.shape[1:])
+
+        out = operator(*(front(value, dim) for value, dim in pairs))
+        return out, (0,) * len(out) if isinstance(out, tuple) else 0
+
+    return rule
+
+
+def refuse_onnx(name: str) -> None:
+    """Raises for an operator that has no decomposition."""
+    raise NotImplementedError(
+        f"{name} cannot be exported to ONNX: how many steps it takes depends on the scores. Export "
+        "sparsemax or entmax, or leave this mapping out of the exported part."
+    )
+
+
 def declare(
     schema: str,
     *,
@@ -95,6 +131,8 @@ def declare(
     reference: Callable[..., Any],
     native: Callable[..., Any],
     triton: Callable[..., Any] | None,
+    decomposition: Callable[..., Any] | None = None,
+    rowwise: bool = True,
 ) -> Callable[..., Any]:
     """Registers `fenchel::schema` and returns the operator.
 
@@ -105,10 +143,14 @@ def declare(
         native: the C++ kernel, for contiguous float32 or float64 tensors on the CPU.
         triton: the Triton kernel, for CUDA tensors of any floating type and any strides; if None,
             these go to the host and back.
+        decomposition: the same in plain torch operations that do not depend on the values, for
+            graphs that leave PyTorch: ONNX and TorchScript.
+        rowwise: whether all tensors have the batch of the first, (..., 1) or wider, and each row's
+            results depend on that row alone.
     """
     name = schema.split("(")[0]
     _LIBRARY.define(schema)
-    fallback = _in_float64(reference, fake)
+    fallback = _in_widest(reference, fake)
     _LIBRARY.impl(name, fallback, "CompositeExplicitAutograd")
     torch.library.register_fake(f"fenchel::{name}", fake, lib=_LIBRARY)
     if _native.LIBRARY is not None:
@@ -128,7 +170,26 @@ def declare(
     if triton is not None and _triton.AVAILABLE:
         _LIBRARY.impl(name, _on_device(triton), "CUDA")
     packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.fenchel, packet), overload or "default")
+    operator = getattr(getattr(torch.ops.fenchel, packet), overload or "default")
+    if rowwise:
+        ROWWISE.append(operator)
+        torch.library.register_vmap(operator, _batched(operator), lib=_LIBRARY)
+    if decomposition is not None:
+        _LIBRARY.impl(name, decomposition, "Tracer")
+        _decompose(operator, decomposition, fake)
+    return operator
+
+
+def _decompose(operator: Any, decomposition: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    register_decomposition(operator)(decomposition)
+    # Without this, shapes that are symbols would be found by way of the decomposition.
+    register_decomposition(operator, type="meta")(fake)
+
+
+def without_onnx(operator: Any) -> Any:
+    """The operator, which has no decomposition and says so to the ONNX exporter."""
+    _decompose(operator, lambda *_: refuse_onnx(operator._opname), like)
+    return operator
 
 
 def declare_with(

@@ -66,6 +66,7 @@ def declare_map(name: str, reference: Callable[..., Any]) -> Callable[..., Any]:
         reference=reference,
         native=native,
         triton=None,
+        rowwise=False,
     )
 
 
@@ -276,6 +277,7 @@ def declare_inference(
             reference=log_partition,
             native=native_value,
             triton=None,
+            rowwise=False,
         ),
         declare(
             f"{name}_marginals{schema} -> (Tensor, Tensor, Tensor)",
@@ -283,6 +285,7 @@ def declare_inference(
             reference=reference.marginals,
             native=native_marginals,
             triton=None,
+            rowwise=False,
         ),
         declare(
             f"{name}_product(Tensor scores, Tensor? additional, Tensor of_u, Tensor? of_v, "
@@ -291,6 +294,7 @@ def declare_inference(
             reference=reference.product,
             native=native_product,
             triton=None,
+            rowwise=False,
         ),
         reference,
     )

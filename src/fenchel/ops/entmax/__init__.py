@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .. import _decomposition
 from .._native import Kernel
 from .._operator import declare, declare_inplace_with, declare_with, like
 from .._triton import kernel
@@ -81,6 +82,7 @@ entmax = declare_with(
     reference=reference.entmax,
     native=_entmax,
     triton=kernel("entmax", "entmax"),
+    decomposition=_decomposition.entmax,
 )
 entmax_max = declare_with(
     "alpha",
@@ -90,6 +92,7 @@ entmax_max = declare_with(
     reference=reference.entmax_max,
     native=_entmax_max,
     triton=kernel("entmax", "entmax_max"),
+    decomposition=_decomposition.entmax_max,
 )
 entmax_jvp = declare_with(
     "alpha",
@@ -132,4 +135,5 @@ entmax_support = declare(
     reference=reference.entmax_support,
     native=_entmax_support,
     triton=kernel("entmax", "entmax_support"),
+    rowwise=False,
 )

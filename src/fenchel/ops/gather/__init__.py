@@ -20,6 +20,7 @@ gather_sum = declare(
     reference=reference.gather_sum,
     native=reference.gather_sum,  # one gather and one sum: memory-bound in PyTorch too
     triton=kernel("gather", "gather_sum"),
+    rowwise=False,
 )
 
 

@@ -1,15 +1,17 @@
 """oscarmax: isotonic regression of the sorted scores, then the projection onto the simplex."""
 
 from .._native import Kernel
-from .._operator import declare
+from .._operator import declare, without_onnx
 from .._triton import kernel
 from . import reference
 
-oscarmax = declare(
-    "oscarmax(Tensor scores, float lam) -> Tensor",
-    reference=reference.oscarmax,
-    native=Kernel("oscarmax", parameters=("number",)),
-    triton=kernel("isotonic", "oscarmax"),
+oscarmax = without_onnx(
+    declare(
+        "oscarmax(Tensor scores, float lam) -> Tensor",
+        reference=reference.oscarmax,
+        native=Kernel("oscarmax", parameters=("number",)),
+        triton=kernel("isotonic", "oscarmax"),
+    )
 )
 oscarmax_jvp = declare(
     "oscarmax_jvp(Tensor y, Tensor v) -> Tensor",

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from .. import _decomposition
 from .._native import Kernel
 from .._operator import declare
 from .._triton import kernel
@@ -11,6 +12,7 @@ _kernels = {
     "reference": reference.ksubset,
     "native": Kernel("ksubset", parameters=("rows", "number")),
     "triton": kernel("ksubset", "ksubset"),
+    "decomposition": _decomposition.ksubset,
 }
 _scalar = declare("ksubset(Tensor scores, float k, float alpha) -> Tensor", **_kernels)
 _tensor = declare("ksubset.Tensor(Tensor scores, Tensor k, float alpha) -> Tensor", **_kernels)

@@ -1,5 +1,6 @@
 """Mappings regularized by a norm (normmax) or half its square (pnormmax), and their Jacobians."""
 
+from .. import _decomposition
 from .._native import Kernel
 from .._operator import declare, declare_with
 from .._triton import kernel
@@ -11,6 +12,7 @@ normmax = declare_with(
     reference=reference.normmax,
     native=Kernel("normmax", parameters=("rows",)),
     triton=kernel("pnorm", "normmax"),
+    decomposition=_decomposition.normmax,
 )
 normmax_jvp = declare_with(
     "alpha",
@@ -24,6 +26,7 @@ pnormmax = declare(
     reference=reference.pnormmax,
     native=Kernel("pnormmax", parameters=("rows",)),
     triton=kernel("pnorm", "pnormmax"),
+    decomposition=_decomposition.pnormmax,
 )
 pnormmax_jvp = declare(
     "pnormmax_jvp(Tensor y, Tensor v, float p) -> Tensor",

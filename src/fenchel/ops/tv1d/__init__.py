@@ -1,15 +1,17 @@
 """fusedmax: the total-variation prox followed by the projection onto the simplex."""
 
 from .._native import Kernel
-from .._operator import declare
+from .._operator import declare, without_onnx
 from .._triton import kernel
 from . import reference
 
-fusedmax = declare(
-    "fusedmax(Tensor scores, float lam) -> Tensor",
-    reference=reference.fusedmax,
-    native=Kernel("fusedmax", parameters=("number",)),
-    triton=kernel("tv1d", "fusedmax"),
+fusedmax = without_onnx(
+    declare(
+        "fusedmax(Tensor scores, float lam) -> Tensor",
+        reference=reference.fusedmax,
+        native=Kernel("fusedmax", parameters=("number",)),
+        triton=kernel("tv1d", "fusedmax"),
+    )
 )
 fusedmax_jvp = declare(
     "fusedmax_jvp(Tensor y, Tensor v) -> Tensor",

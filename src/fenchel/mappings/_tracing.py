@@ -1,0 +1,109 @@
+"""What mappings are to PyTorch's tracers: torch.compile, torch.export, torch.jit.trace, DTensor."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch._C._functorch import TransformType, get_interpreter_stack
+
+from .._checks import HALF
+from ..ops import _sharding
+from ..ops._operator import refuse_onnx
+
+if TYPE_CHECKING:
+    from ._base import AbstractMapping
+
+
+def readable(scores: Tensor, mapping: AbstractMapping) -> Tensor:
+    """Scores in a type that the mapping's solver takes."""
+    if mapping.takes_half or scores.dtype not in HALF:
+        return scores
+    return scores.float()
+
+
+def _differentiating() -> bool:
+    """Whether torch.func differentiates: torch.compile, when it meets this, takes the answer as a
+    constant of its graph."""
+    return any(level.key() != TransformType.Vmap for level in get_interpreter_stack() or ())
+
+
+_differentiating._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def check_traceable(mapping: AbstractMapping) -> None:
+    """Raises for what ONNX cannot hold, and leaves derivatives by torch.func to eager execution:
+    torch.compile takes a function without its derivative there."""
+    _in_onnx(mapping)
+    if _differentiating():
+        torch._dynamo.graph_break(
+            "torch.func differentiates a mapping here, which torch.compile cannot trace; leave "
+            "fullgraph=True out, or take the derivative by `backward`."
+        )
+
+
+def _in_onnx(mapping: AbstractMapping) -> bool:
+    """Whether ONNX is to hold this; raises if it cannot."""
+    exporting = torch.onnx.is_in_onnx_export()
+    if exporting and not mapping.fixed_steps:
+        refuse_onnx(mapping.name)
+    return exporting
+
+
+def annealed(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping) -> Tensor | None:
+    """The parameter of a mapping under torch.compile: a number that changes from call to call
+    becomes a tensor, or else every value of it would be compiled anew."""
+    from torch.fx.experimental.symbolic_shapes import has_static_value  # half a second
+
+    if parameter is None and mapping.parameter is not None:
+        value = getattr(mapping, mapping.parameter)
+        if not has_static_value(value):
+            ones = scores.new_ones((*scores.shape[:-1], 1), dtype=torch.float64)
+            return ones * value  # a product is what the compiler turns into tensors
+    return parameter
+
+
+def _change(value: Tensor) -> Tensor:
+    """Zero, with the derivative of the value."""
+    return torch.where(value.isfinite(), value - value.detach(), 0.0)
+
+
+def traced_solution(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping) -> Tensor:
+    """ŷ(scores) in operations that torch.jit.trace records, with the first derivative.
+
+    They are the same whether or not a gradient is asked for, as the tracer checks.
+    """
+    fixed = mapping.at(None if parameter is None else parameter.detach())
+    y = fixed.rounded(scores.detach())
+    if _in_onnx(mapping):
+        return y
+    wide = torch.promote_types(y.dtype, torch.float32)
+    result = y + fixed.jvp(y.to(wide), _change(scores).to(wide))
+    if parameter is not None:
+        result = result + fixed.parameter_jvp(y) * _change(parameter)
+    return result.to(y.dtype)
+
+
+def traced_value(
+    scores: Tensor, parameter: Tensor | None, target: Tensor | None, mapping: AbstractMapping
+) -> Tensor:
+    """max_Ω(scores), less the target's score if given, in the same way."""
+    fixed = mapping.at(None if parameter is None else parameter.detach())
+    value, y = fixed.solve_max(readable(scores.detach(), mapping), target)
+    if _in_onnx(mapping):
+        return value
+    change = _change(scores)
+    value = value + (y * change).sum(-1)
+    if target is not None:
+        value = value - change.gather(-1, target).squeeze(-1)
+    if parameter is not None:
+        value = value - fixed.parameter_omega(y) * _change(parameter).squeeze(-1)
+    return value
+
+
+def know_subclass(scores: Tensor) -> None:
+    """Lets DTensor know the operators before the first of its tensors meets them."""
+    if type(scores) is not Tensor and "torch.distributed.tensor" in sys.modules:
+        _sharding.register()
