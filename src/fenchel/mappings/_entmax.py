@@ -54,8 +54,9 @@ class Entmax(AbstractTsallis):
     The solution is y = [(α−1)θ − τ]₊^(1/(α−1)) with τ such that it sums to one.
 
     Args:
-        alpha: α > 0; larger is sparser, and below 1 tails are heavier than softmax's. A tensor holds one per row (it broadcasts against the
-            scores, with size 1 along `dim`) and receives a gradient.
+        alpha: α > 0; larger is sparser, and below 1 tails are heavier than softmax's. A tensor
+            holds one per row (it broadcasts against the scores, with size 1 along `dim`) and
+            receives a gradient.
         gamma: the strength of the regularizer.
     """
 

@@ -6,6 +6,7 @@ import abc
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from ..ops import entmax as ops
@@ -37,10 +38,12 @@ class AbstractTsallis(AbstractMapping):
         return self._less(value, scores, target), state
 
     def _less(self, value: Tensor, scores: Tensor, target: Tensor | None) -> Tensor:
-        """A kernel's max_Ω less the target's score and the constant."""
+        """A kernel's max_Ω, which has digits to spare, less the target's score and the constant."""
         if target is not None:
             value = value - scores.gather(-1, target).squeeze(-1)
-        return value - self.constant if self.constant else value
+        if self.constant:
+            value = value - self.constant
+        return value.to(torch.promote_types(scores.dtype, torch.float32))
 
     def gradient(
         self, scores: Tensor, state: Tensor, target: Tensor | None, weights: Tensor, inplace: bool

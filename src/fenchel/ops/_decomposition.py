@@ -177,8 +177,8 @@ def _split(z: Tensor) -> tuple[Tensor, Tensor]:
 def _solved(
     gap: Tensor, slope: Any, rate: Any, power: Powers, last: Powers | None = None
 ) -> Tensor:
-    """`last`, or `power`, of 1 + z − κ at the root, z = slope e^(rate L) gap, where powers add up to
-    e^L. L is fixed once it is near, and κ found instead of 0, which has all its bits."""
+    """`last`, or `power`, of 1 + z − κ at the root, z = slope e^(rate L) gap, where powers add up
+    to e^L. L is fixed once it is near, and κ found instead of 0, which has all its bits."""
     width = torch.log(_count(gap > -math.inf, gap))
     level, width = _coarse(
         lambda level: _sum(power(1.0, _scaled(gap, slope, rate, level))) > torch.exp(level), width

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from ._config import TAGS, Config, ParallelFiles, SearchConfig
+from ._config import TAGS, Config, ParallelFiles
 
 LONGEST = 1 << 20
 """Characters of a configuration file beyond which it is not read."""

@@ -189,8 +189,7 @@ def solve(
     y = torch.empty_like(scores, memory_format=torch.contiguous_format) if write else None
     value = saved = None
     if state:
-        wide = torch.promote_types(scores.dtype, torch.float32)
-        value = scores.new_empty(scores.shape[:-1], dtype=wide)
+        value = scores.new_empty(scores.shape[:-1], dtype=torch.float64)
         saved = scores.new_empty((*scores.shape[:-1], 4), dtype=torch.float64)
     n = x.shape[0]
     values, number = row_values(parameter, scores.shape)

@@ -2,12 +2,12 @@
 
 Let t = c(x − top) ≤ 0, top the largest score of the row. The unknown s sets u = s + t, and the
 solution is proportional to a power of u where u > 0. ENTMAX and NORM ask for Σ u^r = 1: ENTMAX with
-c = α − 1 = 1/r, 1 ≤ α ≤ 2, NORM with c = 1 and r = q. SQUARED asks for Σ u^(q−1) = ‖u‖_q^(q−2), with
-c = 1 and r = q − 1. See docs/concepts/mappings.md.
+c = α − 1 = 1/r, 1 ≤ α ≤ 2, NORM with c = 1 and r = q. SQUARED asks for Σ u^(q−1) = ‖u‖_q^(q−2),
+with c = 1 and r = q − 1. See docs/concepts/mappings.md.
 
-The unknown is s − 1 = rise + rest, a number and what it rounds: where entries are many and small, the
-last place of one number, times their count, would end up in the largest. u is (s + t), exact where it
-is small, plus what s itself rounds.
+The unknown is s − 1 = rise + rest, a number and what it rounds: where entries are many and small,
+the last place of one number, times their count, would end up in the largest. u is (s + t), exact
+where it is small, plus what s itself rounds.
 
 Rows lie side by side in blocks (R, D); a quantity of a row has shape (R,). POWER is r where that is
 small and whole, so that no logarithm is needed, or else FAST (r is small, and a short logarithm

@@ -31,7 +31,8 @@ def _finish(
     share = tl.where(empty, 0.0, tl.where(top == top, 1 / total, top))
     if STATE:
         loss = (moment * share - (rise + rest) / c) / b_parameter
-        tl.store(p_value + o_row, tl.where(empty, top, top + loss), mask=m_row)
+        value = top.to(tl.float64) + tl.where(empty, 0.0, loss).to(tl.float64)
+        tl.store(p_value + o_row, value, mask=m_row)
         tl.store(p_state + 4 * o_row, top, mask=m_row)
         tl.store(p_state + 4 * o_row + 1, rise, mask=m_row)
         tl.store(p_state + 4 * o_row + 2, rest, mask=m_row)

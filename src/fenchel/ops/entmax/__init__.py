@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .. import _decomposition
 from .._native import Kernel
-from .._operator import declare, declare_inplace_with, declare_with, like
+from .._operator import declare, declare_inplace_with, declare_with, like, widest
 from .._triton import kernel
 from . import reference
 
@@ -35,20 +35,24 @@ def _entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
 
 def _entmax_max(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     y = torch.empty_like(scores)
-    value = _values(scores)
+    value = _per_row(scores)
     _kernel.write((scores, alpha), y, value)
     return value, y
 
 
-def _values(scores: Tensor, *width: int) -> Tensor:
-    """What a row has besides y, in float32 or wider."""
+def _per_row(scores: Tensor, *width: int) -> Tensor:
+    """What a row has besides y, in the widest type: a loss is a small difference of values."""
+    return scores.new_empty((*scores.shape[:-1], *width), dtype=widest(scores.device))
+
+
+def _values(scores: Tensor, width: int) -> Tensor:
+    """As many numbers per row, in float32 or wider."""
     wide = torch.promote_types(scores.dtype, torch.float32)
-    return scores.new_empty((*scores.shape[:-1], *width), dtype=wide)
+    return scores.new_empty((*scores.shape[:-1], width), dtype=wide)
 
 
 def _state_shapes(scores: Tensor, _: float | Tensor) -> tuple[Tensor, Tensor]:
-    state = scores.new_empty((*scores.shape[:-1], STATE_WIDTH), dtype=torch.float64)
-    return _values(scores), state
+    return _per_row(scores), _per_row(scores, STATE_WIDTH)
 
 
 def _entmax_state(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -88,7 +92,7 @@ entmax_max = declare_with(
     "alpha",
     "entmax_max(Tensor scores",
     results="(Tensor, Tensor)",
-    fake=lambda scores, alpha: (_values(scores), like(scores)),
+    fake=lambda scores, alpha: (_per_row(scores), like(scores)),
     reference=reference.entmax_max,
     native=_entmax_max,
     triton=kernel("entmax", "entmax_max"),
@@ -129,7 +133,9 @@ entmax_support = declare(
     " float alpha) -> (Tensor, Tensor, Tensor)",
     fake=lambda scores, state, target, weights, most, alpha: (
         scores.new_empty((scores.shape[0], 1 + most), dtype=torch.int32),
-        _values(scores, 1 + most),
+        scores.new_empty(
+            (scores.shape[0], 1 + most), dtype=torch.promote_types(scores.dtype, torch.float32)
+        ),
         scores.new_empty(scores.shape[:1], dtype=torch.int32),
     ),
     reference=reference.entmax_support,

@@ -40,16 +40,16 @@ FENCHEL_INLINE Root sparse_root(Candidates<T>& near, double alpha, double s) {
 
 // max_Ω from the largest score and the root, of which at α = 1 the logarithm of the largest entry is kept.
 template <class T>
-FENCHEL_INLINE T value(T top, const Root& root, double alpha) {
+FENCHEL_INLINE double value(T top, const Root& root, double alpha) {
   double rise = root.rise + root.rest, peak_loss = alpha == 1 ? -rise : -rise / (alpha - 1);
-  return static_cast<T>(top + (peak_loss - (alpha - 1) * root.mean_distance) / alpha);
+  return top + (peak_loss - (alpha - 1) * root.mean_distance) / alpha;
 }
 
 // Where the answers go: y or the states, and the values if they are asked for.
 template <class T>
 struct Outputs {
   T* y;
-  T* maxima;
+  double* maxima;
   State* state;
 
   // x holds the row's n candidates.
@@ -249,12 +249,12 @@ int jvp(const T* y, const T* v, const double* alphas, int64_t alpha_step, int64_
 #define FENCHEL_ENTMAX(suffix, T)                                                                  \
   FENCHEL_API int fenchel_entmax_##suffix(const T* scores, const double* alphas,                   \
                                           int64_t alpha_step, int64_t rows, int64_t d, T* y,       \
-                                          T* maxima, int threads) {                                \
+                                          double* maxima, int threads) {                           \
     return fenchel::entmax<T>(scores, alphas, alpha_step, rows, d, {y, maxima, nullptr}, threads); \
   }                                                                                                \
   FENCHEL_API int fenchel_entmax_state_##suffix(const T* scores, const double* alphas,             \
                                                 int64_t alpha_step, int64_t rows, int64_t d,       \
-                                                T* maxima, double* state, int threads) {           \
+                                                double* maxima, double* state, int threads) {      \
     auto states = reinterpret_cast<fenchel::State*>(state);                                        \
     return fenchel::entmax<T>(scores, alphas, alpha_step, rows, d, {nullptr, maxima, states},      \
                               threads);                                                            \

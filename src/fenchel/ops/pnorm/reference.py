@@ -16,8 +16,8 @@ from .._roots import bracketed_root, settle
 
 
 def _norm_root(scores: Tensor, p: Tensor, most: float, squared: bool) -> Tensor:
-    """The solution, in the unknown x = −log u_max, which lies in [0, most·log(d)/q]; NaN where p has
-    no meaning."""
+    """The solution, in the unknown x = −log u_max, which lies in [0, most·log(d)/q]; NaN where p
+    has no meaning."""
     is_valid = (p > 1) & (p < torch.inf)
     q = torch.where(is_valid, p / (p - 1), 2.0)
 
