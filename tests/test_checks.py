@@ -57,61 +57,80 @@ def test_scores_and_dim(mapping: AbstractMapping, case: str) -> None:
             call(scores, dim)
 
 
+@pytest.mark.parametrize(
+    "name", ["entmax", "normmax", "pnormmax", "fusedmax", "oscarmax", "ksubset"]
+)
+@pytest.mark.parametrize("option", [1.5, torch.tensor(1.5)])
+def test_the_second_argument_is_the_dimension(name: str, option: object) -> None:
+    function = getattr(fenchel, name)
+    torch.testing.assert_close(function(SCORES.T, 0), function(SCORES).T)
+    with pytest.raises(TypeError, match=r"`dim` must be an int, got .*go by their names"):
+        function(SCORES, option)
+
+
 BAD_OPTIONS = [
-    (lambda: fenchel.entmax(SCORES, 0.5), ValueError, "`alpha` must be at least 1, got 0.5."),
+    (lambda: fenchel.entmax(SCORES, alpha=0), ValueError, "`alpha` must be greater than 0, got 0."),
     (
-        lambda: fenchel.entmax(SCORES, float("nan")),
+        lambda: fenchel.entmax(SCORES, alpha=float("nan")),
         ValueError,
-        "`alpha` must be at least 1, got nan.",
+        "`alpha` must be greater than 0, got nan.",
     ),
     (
-        lambda: fenchel.entmax(SCORES, float("inf")),
+        lambda: fenchel.entmax(SCORES, alpha=float("inf")),
         ValueError,
-        "`alpha` must be at least 1, got inf.",
+        "`alpha` must be greater than 0, got inf.",
     ),
     (
-        lambda: fenchel.entmax(SCORES, "1.5"),
+        lambda: fenchel.entmax(SCORES, alpha="1.5"),
         TypeError,
         "`alpha` must be a number or a torch.Tensor, got str",
     ),
-    (lambda: fenchel.entmax(SCORES, True), TypeError, "`alpha` must be a number .*, got bool"),
     (
-        lambda: fenchel.entmax(SCORES, torch.tensor([[1.5], [0.9], [2.0]])),
-        ValueError,
-        "`alpha` must be at least 1, got 0.9.",
+        lambda: fenchel.entmax(SCORES, alpha=True),
+        TypeError,
+        "`alpha` must be a number .*, got bool",
     ),
     (
-        lambda: fenchel.entmax(SCORES, torch.full((3, 5), 1.5)),
+        lambda: fenchel.entmax(SCORES, alpha=torch.tensor([[1.5], [-0.9], [2.0]])),
+        ValueError,
+        "`alpha` must be greater than 0, got -0.9.",
+    ),
+    (
+        lambda: fenchel.entmax(SCORES, alpha=torch.full((3, 5), 1.5)),
         ValueError,
         r"`alpha` must broadcast to \(3, 1\), one entry per row .* \(3, 5\); got shape \(3, 5\).",
     ),
     (
-        lambda: fenchel.entmax(SCORES, torch.full((4, 1), 1.5)),
+        lambda: fenchel.entmax(SCORES, alpha=torch.full((4, 1), 1.5)),
         ValueError,
         r"`alpha` must broadcast to \(3, 1\)",
     ),
     (
-        lambda: fenchel.entmax(SCORES, torch.tensor(2)),
+        lambda: fenchel.entmax(SCORES, alpha=torch.tensor(2)),
         TypeError,
         "`alpha` must be .*got torch.int64",
     ),
-    (lambda: fenchel.normmax(SCORES, 1.0), ValueError, "`alpha` must be greater than 1, got 1."),
     (
-        lambda: fenchel.pnormmax(SCORES, 1.0),
+        lambda: fenchel.normmax(SCORES, alpha=1.0),
+        ValueError,
+        "`alpha` must be greater than 1, got 1.",
+    ),
+    (
+        lambda: fenchel.pnormmax(SCORES, p=1.0),
         ValueError,
         "`p` must be greater than 1 and at most 2, got 1.",
     ),
-    (lambda: fenchel.pnormmax(SCORES, 2.5), ValueError, "`p` must be .* at most 2, got 2.5."),
+    (lambda: fenchel.pnormmax(SCORES, p=2.5), ValueError, "`p` must be .* at most 2, got 2.5."),
     (
-        lambda: fenchel.pnormmax(SCORES, torch.tensor(1.5)),
+        lambda: fenchel.pnormmax(SCORES, p=torch.tensor(1.5)),
         TypeError,
         "`p` must be a number, got Tensor.",
     ),
-    (lambda: fenchel.fusedmax(SCORES, -0.1), ValueError, "`lam` must be at least 0, got -0.1."),
-    (lambda: fenchel.oscarmax(SCORES, -1), ValueError, "`lam` must be at least 0, got -1."),
-    (lambda: fenchel.ksubset(SCORES, -1), ValueError, "`k` must be at least 0, got -1."),
+    (lambda: fenchel.fusedmax(SCORES, lam=-0.1), ValueError, "`lam` must be at least 0, got -0.1."),
+    (lambda: fenchel.oscarmax(SCORES, lam=-1), ValueError, "`lam` must be at least 0, got -1."),
+    (lambda: fenchel.ksubset(SCORES, k=-1), ValueError, "`k` must be at least 0, got -1."),
     (
-        lambda: fenchel.ksubset(SCORES, 6),
+        lambda: fenchel.ksubset(SCORES, k=6),
         ValueError,
         "`k` must be at least 0 and at most 5, got 6 for rows of 5 entries.",
     ),

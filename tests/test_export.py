@@ -40,11 +40,11 @@ TARGET = torch.tensor([0, 3, 2, 8])
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "softmax": fenchel.softmax,
     "sparsemax": fenchel.sparsemax,
-    "entmax-1.3": lambda x: fenchel.entmax(x, 1.3),
-    "entmax-dim": lambda x: fenchel.entmax(x, 1.5, dim=0, gamma=0.7),
+    "entmax-1.3": lambda x: fenchel.entmax(x, alpha=1.3),
+    "entmax-dim": lambda x: fenchel.entmax(x, alpha=1.5, dim=0, gamma=0.7),
     "normmax": fenchel.normmax,
     "pnormmax": fenchel.pnormmax,
-    "ksubset": lambda x: fenchel.ksubset(x, 2.5),
+    "ksubset": lambda x: fenchel.ksubset(x, k=2.5),
     "loss": lambda x: fenchel.Entmax(1.3).loss(x, TARGET, reduction="none"),
     "value": fenchel.Normmax().max,
 }
@@ -107,7 +107,7 @@ class Learned(nn.Module):
         self.alpha = nn.Parameter(torch.tensor([[1.0], [1.3], [1.5], [2.0]]))
 
     def forward(self, x: Tensor) -> Tensor:
-        return fenchel.entmax(x, self.alpha)
+        return fenchel.entmax(x, alpha=self.alpha)
 
 
 @pytest.mark.parametrize("dynamo", EXPORTERS)

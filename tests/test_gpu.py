@@ -160,7 +160,7 @@ def test_gradient_in_alpha_per_row() -> None:
     gradients = []
     for device in ("cpu", "cuda"):
         a = alpha.to(device).requires_grad_()
-        (slope,) = torch.autograd.grad(entmax(scores.to(device), a), a, v.to(device))
+        (slope,) = torch.autograd.grad(entmax(scores.to(device), alpha=a), a, v.to(device))
         loss = Entmax(a).loss(scores.to(device), torch.arange(5).to(device), reduction="sum")
         gradients.append((slope.cpu(), torch.autograd.grad(loss, a)[0].cpu()))
     torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-8)
@@ -184,9 +184,9 @@ def test_a_loss_needs_its_gradient_and_no_more(mapping: AbstractMapping) -> None
 def test_rows_of_millions() -> None:
     scores = torch.randn(2, 3_000_000, device="cuda")
     for alpha in (1.33, 1.5, 2.0):
-        y = entmax(scores, alpha)
+        y = entmax(scores, alpha=alpha)
         assert (y.double().sum(-1) - 1).abs().max() < 5e-7
-        expected = entmax(scores.cpu(), alpha)
+        expected = entmax(scores.cpu(), alpha=alpha)
         torch.testing.assert_close(y.cpu(), expected, rtol=0, atol=3e-7)
 
 

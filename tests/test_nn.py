@@ -49,7 +49,7 @@ def test_tensors_become_parameters_and_buffers() -> None:
     assert [name for name, _ in module.named_buffers()] == ["gamma"]
     module(SCORES).square().sum().backward()
     alpha = torch.tensor([[1.2], [1.5], [1.8]], requires_grad=True)
-    fenchel.entmax(SCORES, alpha, gamma=0.5).square().sum().backward()
+    fenchel.entmax(SCORES, alpha=alpha, gamma=0.5).square().sum().backward()
     torch.testing.assert_close(module.alpha.grad, alpha.grad)
     assert repr(module) == "Mapping(Entmax(gamma=Tensor(), alpha=Parameter(3, 1)), dim=-1)"
     assert [name for name, _ in Mapping(Ksubset(torch.tensor(2.0))).named_buffers()] == ["k"]

@@ -29,7 +29,7 @@ class Layer(NamedTuple):
 
 def _support(scores: Tensor) -> float:
     """The mean number of entries that 1.5-entmax keeps."""
-    return float((fenchel.entmax(scores, 1.5) > 0).sum(-1).double().mean())
+    return float((fenchel.entmax(scores, alpha=1.5) > 0).sum(-1).double().mean())
 
 
 def _layer(hidden: Tensor, weight: Tensor, target: Tensor) -> Layer:

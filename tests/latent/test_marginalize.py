@@ -170,7 +170,7 @@ def test_a_posterior_with_additional_scores_and_lengths() -> None:
 def test_entropy_and_kl_of_categories() -> None:
     scores, prior = torch.randn(3, 5).double(), torch.randn(5).double()
     outcome = marginalize(scores, lambda item, z: z.double(), fenchel.Entmax(1.5))
-    p = fenchel.entmax(scores, 1.5)
+    p = fenchel.entmax(scores, alpha=1.5)
     torch.testing.assert_close(outcome.entropy, torch.special.entr(p).sum(-1))
     log_prior = prior.log_softmax(-1)
     torch.testing.assert_close(

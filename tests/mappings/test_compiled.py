@@ -66,7 +66,7 @@ def test_vmap_is_one_call_in_the_graph(name: str) -> None:
 
 
 def weighted(x: torch.Tensor) -> torch.Tensor:
-    return (fenchel.entmax(x, 1.5) * torch.arange(5.0)).sum()
+    return (fenchel.entmax(x, alpha=1.5) * torch.arange(5.0)).sum()
 
 
 TRANSFORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

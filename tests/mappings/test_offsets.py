@@ -131,13 +131,13 @@ def test_the_gradient_stays_where_rounding_is_cut_off() -> None:
 def test_ksubset_is_decided_far_below_the_largest_score() -> None:
     scores = torch.tensor([1e6, 0.30, 0.31, 0.32, -1e6])
     for k in (2.0, torch.tensor(2.0)):
-        y = fenchel.ksubset(scores, k, gamma=0.1)
-        expected = fenchel.ksubset(scores.double(), 2.0, gamma=0.1)
+        y = fenchel.ksubset(scores, k=k, gamma=0.1)
+        expected = fenchel.ksubset(scores.double(), k=2.0, gamma=0.1)
         torch.testing.assert_close(y.double(), expected, rtol=0, atol=1e-6)
     high = scores + torch.tensor([0.0, 1e5, 1e5, 1e5, 0.0])
     torch.testing.assert_close(
-        fenchel.ksubset(high, 2.0, gamma=0.1).double(),
-        fenchel.ksubset(high.double(), 2.0, gamma=0.1),
+        fenchel.ksubset(high, k=2.0, gamma=0.1).double(),
+        fenchel.ksubset(high.double(), k=2.0, gamma=0.1),
         rtol=0,
         atol=1e-6,
     )

@@ -14,9 +14,9 @@ from fenchel import Entmax, Ksubset, Normmax, mappings
 
 def test_entmax_at_one_is_softmax_and_at_two_sparsemax() -> None:
     scores = torch.randn(5, 40, dtype=torch.float64)
-    torch.testing.assert_close(fenchel.entmax(scores, 1.0), torch.softmax(scores, -1))
+    torch.testing.assert_close(fenchel.entmax(scores, alpha=1.0), torch.softmax(scores, -1))
     torch.testing.assert_close(fenchel.softmax(scores), torch.softmax(scores, -1))
-    torch.testing.assert_close(fenchel.entmax(scores, 2.0), fenchel.sparsemax(scores))
+    torch.testing.assert_close(fenchel.entmax(scores, alpha=2.0), fenchel.sparsemax(scores))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -26,7 +26,7 @@ def test_entmax_is_continuous_at_one(dtype: torch.dtype) -> None:
     log = softmax.log()
     slope = softmax * ((softmax * log**2).sum(-1, keepdim=True) - log**2) / 2  # ∂ŷ/∂α at 1
     for epsilon in (1e-3, 1e-4, 1e-6, 1e-9):
-        y = fenchel.entmax(scores.to(dtype), 1 + epsilon)
+        y = fenchel.entmax(scores.to(dtype), alpha=1 + epsilon)
         error = (y.double() - (softmax + epsilon * slope)).abs().max()
         assert error <= 20 * epsilon**2 + 2 * torch.finfo(dtype).eps
 
@@ -36,11 +36,11 @@ def test_gradient_in_alpha(alpha: float) -> None:
     scores = torch.randn(4, 6, dtype=torch.float64)
     value = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
     v = torch.randn(4, 6, dtype=torch.float64)
-    (gradient,) = torch.autograd.grad((fenchel.entmax(scores, value) * v).sum(), value)
+    (gradient,) = torch.autograd.grad((fenchel.entmax(scores, alpha=value) * v).sum(), value)
     (of_max,) = torch.autograd.grad(Entmax(value).max(scores).sum(), value)
     step = 1e-5
     left, right = max(alpha - step, 1.0), alpha + step
-    y = [fenchel.entmax(scores, a) for a in (left, right)]
+    y = [fenchel.entmax(scores, alpha=a) for a in (left, right)]
     expected = ((y[1] - y[0]) * v).sum() / (right - left)
     torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
     values = [Entmax(a).max(scores).sum() for a in (left, right)]
@@ -78,7 +78,7 @@ def test_tensor_alpha_per_row(family: type) -> None:
 
 def test_alpha_of_float16_attention_is_learned_in_place() -> None:
     alpha = torch.full((2, 1, 1), 1.5, requires_grad=True)
-    y = fenchel.entmax(torch.randn(3, 2, 4, 4, dtype=torch.bfloat16), alpha)
+    y = fenchel.entmax(torch.randn(3, 2, 4, 4, dtype=torch.bfloat16), alpha=alpha)
     assert y.dtype == torch.bfloat16
     y.float().pow(2).sum().backward()
     assert alpha.grad is not None
@@ -105,22 +105,22 @@ def test_gamma_scales_the_regularizer_of_general() -> None:
 def test_tensor_k_and_its_gradient() -> None:
     scores = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
     k = torch.tensor([[1.0], [2.5], [4.0]], dtype=torch.float64, requires_grad=True)
-    y = fenchel.ksubset(scores, k)
+    y = fenchel.ksubset(scores, k=k)
     torch.testing.assert_close(y.sum(-1, keepdim=True), k)
-    torch.testing.assert_close(y[1], fenchel.ksubset(scores[1], 2.5))
-    assert gradcheck(lambda x, size: fenchel.ksubset(x, size, 1.5), (scores, k + 0.1))
+    torch.testing.assert_close(y[1], fenchel.ksubset(scores[1], k=2.5))
+    assert gradcheck(lambda x, size: fenchel.ksubset(x, k=size, alpha=1.5), (scores, k + 0.1))
     with pytest.raises(NotImplementedError, match="no gradient in `k`"):
         Ksubset(k).max(scores).sum().backward()
 
 
 def test_ksubset_ends() -> None:
     scores = torch.randn(3, 6, dtype=torch.float64)
-    assert fenchel.ksubset(scores, 0).eq(0).all()
-    assert fenchel.ksubset(scores, 6).eq(1).all()
-    torch.testing.assert_close(fenchel.ksubset(scores, 1), fenchel.sparsemax(scores))
+    assert fenchel.ksubset(scores, k=0).eq(0).all()
+    assert fenchel.ksubset(scores, k=6).eq(1).all()
+    torch.testing.assert_close(fenchel.ksubset(scores, k=1), fenchel.sparsemax(scores))
     masked = scores.clone()
     masked[:, 2:] = -torch.inf
-    assert fenchel.ksubset(masked, 3).sum(-1).eq(2).all()
+    assert fenchel.ksubset(masked, k=3).sum(-1).eq(2).all()
 
 
 def test_thresholds() -> None:
@@ -191,11 +191,11 @@ def test_large_rows_in_float32_are_exact() -> None:
     for scale in (1, 10, 100):
         scores = scale * torch.randn(2, 100_000)
         for alpha in (1.5, 2.0):
-            y = fenchel.entmax(scores, alpha).double()
-            truth = fenchel.entmax(scores.double(), alpha)
+            y = fenchel.entmax(scores, alpha=alpha).double()
+            truth = fenchel.entmax(scores.double(), alpha=alpha)
             assert (y - truth).abs().max() <= 2e-7
             assert (y.sum(-1) - 1).abs().max() <= 3e-7
-        y = fenchel.entmax(scores, 1.3).double()
-        assert (y - fenchel.entmax(scores.double(), 1.3)).abs().max() <= 3e-7
+        y = fenchel.entmax(scores, alpha=1.3).double()
+        assert (y - fenchel.entmax(scores.double(), alpha=1.3)).abs().max() <= 3e-7
         assert (y.sum(-1) - 1).abs().max() <= 3e-7
     assert math.isclose(fenchel.softmax(torch.zeros(4)).sum(), 1.0)

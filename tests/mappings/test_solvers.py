@@ -51,13 +51,13 @@ def test_against_a_convex_solver(case: str, scale: float) -> None:
 def test_ksubset_against_a_convex_solver() -> None:
     for scores in torch.randn(4, 8, dtype=torch.float64):
         expected = by_convex_solver(HALF_SQUARE, scores.numpy(), total=3, most=1)
-        np.testing.assert_allclose(fenchel.ksubset(scores, 3).numpy(), expected, atol=2e-5)
+        np.testing.assert_allclose(fenchel.ksubset(scores, k=3).numpy(), expected, atol=2e-5)
 
 
 def test_oscarmax_is_not_the_published_approximation() -> None:
     # With negative scores the prox on absolute values shrinks towards zero from below.
     scores = torch.tensor([-1.0, -1.2, -3.0], dtype=torch.float64)
-    y = fenchel.oscarmax(scores, 0.3)
+    y = fenchel.oscarmax(scores, lam=0.3)
     expected = by_convex_solver(lambda y: HALF_SQUARE(y) + 0.3 * pairwise_max(y), scores.numpy())
     np.testing.assert_allclose(y.numpy(), expected, atol=1e-6)
 
@@ -68,7 +68,7 @@ def test_pnormmax_against_the_general_solver() -> None:
 
     scores = torch.randn(3, 6, dtype=torch.float64)
     general = General(half_squared_norm, tol=1e-9, max_iter=100_000)
-    torch.testing.assert_close(general(scores), fenchel.pnormmax(scores, 1.5), rtol=0, atol=1e-6)
+    torch.testing.assert_close(general(scores), fenchel.pnormmax(scores, p=1.5), rtol=0, atol=1e-6)
 
 
 def test_general_reports_its_status() -> None:

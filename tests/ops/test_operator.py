@@ -108,7 +108,7 @@ def test_batches_of_vmap_are_one_call(operator: Any) -> None:
 def test_numbers_do_not_pile_up() -> None:
     scores = torch.randn(2, 4)
     for step in range(1000):
-        fenchel.entmax(scores, 1 + step / 1000)
+        fenchel.entmax(scores, alpha=1 + step / 1000)
     assert _native._number.cache_info().currsize <= 64
 
 
@@ -140,7 +140,7 @@ def test_fake_tensors_go_through_losses_and_tensor_parameters() -> None:
         scores = torch.randn(3, 5, requires_grad=True)
         alpha = 1 + torch.rand(3, 1)
         target = torch.randint(5, (3,))
-        assert fenchel.entmax(scores, alpha).shape == (3, 5)
+        assert fenchel.entmax(scores, alpha=alpha).shape == (3, 5)
         for mapping in (fenchel.Entmax(1.3), fenchel.Entmax(alpha), fenchel.Normmax()):
             mapping.loss(scores, target).backward()
             assert scores.grad is not None

@@ -58,7 +58,7 @@ def test_unknown_examples_are_refused() -> None:
         ("model.hidden=301", "must be even"),
         ("model.dropout=1.5", "model.dropout: must be less than 1, got 1.5"),
         ("model.attention=hardmax", "must be one of entmax, .*sparsemax, got 'hardmax'"),
-        ("model.attention.alpha=0.5", "`alpha` must be at least 1, got 0.5"),
+        ("model.attention.alpha=-0.5", "`alpha` must be greater than 0, got -0.5"),
         ("model.attention.beta=1", "entmax has no option `beta`; it takes alpha, gamma"),
         ("model.attention.alpha=x", "model.attention.alpha: must be a number, got 'x'"),
         ("model.output=ksubset", "must be a mapping that sums to one; ksubset does not"),

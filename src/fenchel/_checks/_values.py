@@ -72,6 +72,11 @@ def integer(name: str, value: Any) -> None:
 
 def dimension(name: str, shape: torch.Size, dim: int) -> int:
     """The nonnegative form of `dim`, which must exist and not be empty."""
+    if isinstance(dim, float | Tensor):
+        raise TypeError(
+            f"`dim` must be an int, got {kind(dim)}; the options of a mapping go by their names, "
+            "as in `entmax(scores, alpha=1.5)`."
+        )
     integer("dim", dim)
     n = len(shape)
     if n == 0:

@@ -114,14 +114,14 @@ class Entmax(AbstractTsallis):
 
 
 def entmax(
-    scores: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, *, gamma: float | Tensor = 1.0
+    scores: Tensor, dim: int = -1, *, alpha: float | Tensor = 1.5, gamma: float | Tensor = 1.0
 ) -> Tensor:
     """α-entmax of `scores` along `dim`: softmax at α = 1, sparsemax at α = 2, exact zeros above 1.
 
     Args:
         scores: floating point, any shape; −inf deletes an entry.
-        alpha: α > 0, a number or a tensor with one value per row; a tensor receives a gradient.
         dim: the dimension that is mapped.
+        alpha: α > 0, a number or a tensor with one value per row; a tensor receives a gradient.
         gamma: γ > 0, the strength of the regularizer.
     Returns:
         Probabilities like `scores`. Linear time in expectation; only the result is saved for

@@ -72,19 +72,19 @@ class Fusedmax(AbstractMapping):
 
 
 def fusedmax(
-    scores: Tensor, lam: float = 0.1, dim: int = -1, *, gamma: float | Tensor = 1.0
+    scores: Tensor, dim: int = -1, *, lam: float = 0.1, gamma: float | Tensor = 1.0
 ) -> Tensor:
     """A sparse mapping that gives neighbouring entries equal weight: attention to segments.
 
     Args:
         scores: floating point, any shape; −inf deletes an entry, and its neighbours close up.
-        lam: λ ≥ 0, how strongly neighbours fuse.
         dim: the dimension that is mapped, along which entries are neighbours.
+        lam: λ ≥ 0, how strongly neighbours fuse.
         gamma: γ > 0, the strength of the regularizer.
     Returns:
         Probabilities like `scores`. Linear time; only the result is saved for backward.
 
-    >>> fusedmax(torch.tensor([1.0, 0.9, -1.0, 0.6]), 0.2)
+    >>> fusedmax(torch.tensor([1.0, 0.9, -1.0, 0.6]), lam=0.2)
     tensor([0.4833, 0.4833, 0.0000, 0.0333])
 
     References: niculae2017regularized.

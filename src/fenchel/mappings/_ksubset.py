@@ -94,24 +94,24 @@ class Ksubset(AbstractMapping):
 
 def ksubset(
     scores: Tensor,
-    k: float | Tensor = 2.0,
-    alpha: float = 2.0,
     dim: int = -1,
     *,
+    k: float | Tensor = 2.0,
+    alpha: float = 2.0,
     gamma: float | Tensor = 1.0,
 ) -> Tensor:
     """A soft choice of k entries along `dim`: each in [0, 1], and k in all.
 
     Args:
         scores: floating point, any shape; −inf deletes an entry.
+        dim: the dimension that is mapped.
         k: between 0 and the number of entries, a number or a tensor with one value per row.
         alpha: α ≥ 1; sparse above 1.
-        dim: the dimension that is mapped.
         gamma: γ > 0, the strength of the regularizer.
     Returns:
         Memberships like `scores`. A row with fewer than k entries left gives one to each.
 
-    >>> ksubset(torch.tensor([2.0, 1.0, 0.6, -1.0]), 2)
+    >>> ksubset(torch.tensor([2.0, 1.0, 0.6, -1.0]), k=2)
     tensor([1.0000, 0.7000, 0.3000, 0.0000])
     """
     return Ksubset(k, alpha, gamma=gamma)(scores, dim)

@@ -93,14 +93,14 @@ class Normmax(AbstractMapping):
 
 
 def normmax(
-    scores: Tensor, alpha: float | Tensor = 2.0, dim: int = -1, *, gamma: float | Tensor = 1.0
+    scores: Tensor, dim: int = -1, *, alpha: float | Tensor = 2.0, gamma: float | Tensor = 1.0
 ) -> Tensor:
     """The mapping regularized by the α-norm: sparse, and the more uniform the larger α.
 
     Args:
         scores: floating point, any shape; −inf deletes an entry.
-        alpha: α > 1, a number or a tensor with one value per row; a tensor receives a gradient.
         dim: the dimension that is mapped.
+        alpha: α > 1, a number or a tensor with one value per row; a tensor receives a gradient.
         gamma: γ > 0, the strength of the regularizer.
     Returns:
         Probabilities like `scores`. Linear time in expectation; only the result is saved for

@@ -70,19 +70,19 @@ class Oscarmax(AbstractMapping):
 
 
 def oscarmax(
-    scores: Tensor, lam: float = 0.01, dim: int = -1, *, gamma: float | Tensor = 1.0
+    scores: Tensor, dim: int = -1, *, lam: float = 0.01, gamma: float | Tensor = 1.0
 ) -> Tensor:
     """A sparse mapping that gives entries of similar score equal weight: attention to clusters.
 
     Args:
         scores: floating point, any shape; −inf deletes an entry.
-        lam: λ ≥ 0, how strongly entries fuse.
         dim: the dimension that is mapped.
+        lam: λ ≥ 0, how strongly entries fuse.
         gamma: γ > 0, the strength of the regularizer.
     Returns:
         Probabilities like `scores`. Time d log d; only the result is saved for backward.
 
-    >>> oscarmax(torch.tensor([1.0, 0.6, -1.0, 0.9]), 0.2)
+    >>> oscarmax(torch.tensor([1.0, 0.6, -1.0, 0.9]), lam=0.2)
     tensor([0.3500, 0.3000, 0.0000, 0.3500])
 
     References: niculae2017regularized.

@@ -70,14 +70,14 @@ class Pnormmax(AbstractMapping):
 
 
 def pnormmax(
-    scores: Tensor, p: float = 1.5, dim: int = -1, *, gamma: float | Tensor = 1.0
+    scores: Tensor, dim: int = -1, *, p: float = 1.5, gamma: float | Tensor = 1.0
 ) -> Tensor:
     """The mapping regularized by half a squared p-norm: sparsemax with smoother transitions.
 
     Args:
         scores: floating point, any shape; −inf deletes an entry.
-        p: 1 < p ≤ 2; sparsemax at 2.
         dim: the dimension that is mapped.
+        p: 1 < p ≤ 2; sparsemax at 2.
         gamma: γ > 0, the strength of the regularizer.
     Returns:
         Probabilities like `scores`. Linear time in expectation; only the result is saved for

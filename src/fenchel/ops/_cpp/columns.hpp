@@ -88,6 +88,11 @@ FENCHEL_INLINE void column_roots_by(Columns<T>& all, T kappa, T r, F raise) {
       lower += u > 0 ? p.lower : Vec<T>{};
     }
     Vec<T> t = T(1) - (r == 1 ? T(1) / at : r == 2 ? T(1) / sqrt<T>(at) : power(at, at - T(1), -1 / r));
+    if (from_one) {  // 1 − at^(−1/r) where that is a difference of like numbers
+      Vec<T> z = log<T>(at, Vec<T>{}) / r;
+      Vec<T> series = z * (T(1) - z / 2 * (T(1) - z / 3 * (T(1) - z / 4 * (T(1) - z / 5))));
+      t = magnitude<T>(z) < T(0.03) ? series : t;
+    }
     Vec<T> steep = below * below, bend = steep - t * (r - 1) * (lower * at - steep) / 2;
     bend = bend > T(0.5) * steep ? bend : steep;
     bend = bend < 2 * steep ? bend : steep;
