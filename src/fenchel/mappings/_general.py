@@ -151,7 +151,8 @@ class General(AbstractMapping):
 
     def is_learnt(self, scores: Tensor) -> bool:
         tracing = torch.jit.is_tracing()  # type: ignore[attr-defined]
-        if tracing or torch.compiler.is_exporting():
+        # The flag itself: some releases take the function that returns it for true in any graph.
+        if tracing or torch.compiler._is_exporting_flag:
             raise RuntimeError(
                 "`General` cannot be exported, since its `omega` is a Python function: export a "
                 "model with another mapping, or save its weights and build it again where they "

@@ -154,10 +154,13 @@ def unpair(rise, rest):
 
 
 @triton.jit
-def raise_to(b_tilt, rise, rest, r, POWER: tl.constexpr):
-    """max(u, 0) (1 in place of 0 if POWER is SLOW), and its power r."""
+def raise_to(b_tilt, rise, rest, r, POWER: tl.constexpr, PAIR: tl.constexpr):
+    """max(u, 0) (1 in place of 0 if POWER is SLOW), and its power r. Without PAIR s is one number,
+    unless POWER is SLOW."""
     point, low = unpair(rise, rest)
-    b_u = (point[:, None] + b_tilt) + low[:, None]
+    b_u = point[:, None] + b_tilt
+    if PAIR or POWER == SLOW:
+        b_u += low[:, None]
     if POWER == SLOW:
         b_near = (rise[:, None] + b_tilt) + rest[:, None]
         m_near = b_near > -0.5  # where u − 1 says more than u
@@ -180,14 +183,14 @@ def raise_to(b_tilt, rise, rest, r, POWER: tl.constexpr):
 @triton.jit
 def solution_power(b_tilt, rise, rest, out, POWER: tl.constexpr):
     """What the solution is proportional to."""
-    b_u, b_power = raise_to(b_tilt, rise, rest, out, POWER)
+    b_u, b_power = raise_to(b_tilt, rise, rest, out, POWER, True)
     return b_power
 
 
 @triton.jit
-def power_terms(b_tilt, rise, rest, r, POWER: tl.constexpr, KIND: tl.constexpr):
+def power_terms(b_tilt, rise, r, POWER: tl.constexpr, KIND: tl.constexpr):
     """The terms of three sums of powers: u^r, and two more that a step needs."""
-    b_u, b_at = raise_to(b_tilt, rise, rest, r, POWER)
+    b_u, b_at = raise_to(b_tilt, rise, rise * 0, r, POWER, False)
     b_one = tl.where(b_u > 0, 1.0, 0.0).to(b_u.dtype)
     if POWER == FAST:
         b_lower = fast_exp2((r - 2)[:, None] * fast_log2(b_u))
@@ -235,10 +238,11 @@ def newton(at, second, third, r, POWER: tl.constexpr, KIND: tl.constexpr):
 
 @triton.jit
 def advance(
-    at, second, third, rise, rest, low, high, shortest, done, r,
+    at, second, third, rise, kept, low, high, shortest, done, r,
     POWER: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """One step towards the root from the three sums; rows that are done stay."""
+    """One step towards the root from the three sums; rows that are done stay. A short step is the
+    last, and kept apart: `settled_rest` makes it what the unknown rounds."""
     excess, step = newton(at, second, third, r, POWER, KIND)
     high = tl.where(excess > 0, rise, high)
     low = tl.where(excess > 0, low, rise)
@@ -246,15 +250,23 @@ def advance(
     moved = rise - step
     inside = (moved > low) & (moved < high)
     moved = tl.where(inside, moved, low + (high - low) / 2)
-    narrow = (moved == low) | (moved == high)
-    rest = tl.where(done, rest, tl.where(brief, rest - step, 0.0))
+    kept = tl.where(done, kept, tl.where(brief, step, 0.0))
     rise = tl.where(done | brief, rise, moved)
-    return rise, rest, low, high, done | brief | narrow
+    return rise, kept, low, high, done | brief | (rise == low) | (rise == high)
+
+
+@triton.jit
+def settled_rest(rise, kept, POWER: tl.constexpr):
+    """What s − 1 has besides rise, after the step that was kept."""
+    if POWER == SLOW:
+        return -kept
+    else:
+        return (((rise + 1) - 1) - rise) - kept  # the sums were those at one number
 
 
 @triton.jit
 def correct(total, slope, rise, rest, r):
-    """The step that makes powers that sum to total, of slope Σ u^(r−1) in float64, sum to one."""
+    """The step that makes powers that sum to total, of slope Σ u^(r−1), sum to one."""
     moved = rest - ((total - 1) / (r * slope)).to(rest.dtype)
     point = rise + moved
     return point, moved - (point - rise)

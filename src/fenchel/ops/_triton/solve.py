@@ -15,6 +15,7 @@ from .root import (
     row_max,
     row_sum,
     row_sums,
+    settled_rest,
     solution_power,
     tilt,
 )  # fmt: skip
@@ -52,21 +53,21 @@ def _block_root(
     b_tilt, rise, least, shortest, ready, r, most, POWER: tl.constexpr, KIND: tl.constexpr
 ):
     """The root on a block (R, D) from a start, in few enough steps; rows that are ready stay."""
-    low, high, rest, done, steps = least, least * 0, least * 0, ready, 0
+    low, high, kept, done, steps = least, least * 0, least * 0, ready, 0
     while (steps < most) & (tl.min(done.to(tl.int32), 0) == 0):
-        b_at, b_second, b_third = power_terms(b_tilt, rise, rest, r, POWER, KIND)
+        b_at, b_second, b_third = power_terms(b_tilt, rise, r, POWER, KIND)
         at, second, third = row_sums(b_at, b_second, b_third)
-        rise, rest, low, high, done = advance(
-            at, second, third, rise, rest, low, high, shortest, done, r, POWER, KIND
+        rise, kept, low, high, done = advance(
+            at, second, third, rise, kept, low, high, shortest, done, r, POWER, KIND
         )
         steps += 1
-    return rise, rest
+    return rise, settled_rest(rise, kept, POWER)
 
 
 @triton.jit
-def _off(total, ready, RESOLUTION: tl.constexpr):
-    """Which rows' powers do not sum to one."""
-    return (tl.abs(total - 1) > 2 * RESOLUTION) & ~ready
+def _off(total, ready, RESOLUTION: tl.constexpr, POWER: tl.constexpr):
+    """Which rows' powers do not sum to one, by more than they are rounded."""
+    return (tl.abs(total - 1) > (4 if POWER > 0 else 16) * RESOLUTION) & ~ready
 
 
 @triton.jit
@@ -121,16 +122,15 @@ def short_forward_kernel(
     total = row_sum(b_y)
     if KIND == ENTMAX:
         # Where entries joined the support in the last step, or many are small.
-        off, steps = _off(total, ready, RESOLUTION), 0
+        off, steps = _off(total, ready, RESOLUTION, POWER), 0
         while (steps < 16) & (tl.max(off.to(tl.int32), 0) > 0):
-            b_slope = tl.where(b_y > 0, b_y / raise_to(b_tilt, rise, rest, r, POWER)[0], 0.0)
-            moved, low = correct(
-                tl.sum(b_y.to(tl.float64), 1), tl.sum(b_slope.to(tl.float64), 1), rise, rest, r
-            )
+            b_u, _ = raise_to(b_tilt, rise, rest, r, POWER, True)
+            slope = row_sum(tl.where(b_y > 0, b_y / b_u, 0.0))
+            moved, low = correct(total, slope, rise, rest, r)
             rise, rest = tl.where(off, moved, rise), tl.where(off, low, rest)
             b_y = solution_power(b_tilt, rise, rest, out, OUT)
-            total = tl.sum(b_y.to(tl.float64), 1).to(TYPE)
-            off = _off(total, ready, RESOLUTION)
+            total = row_sum(b_y)
+            off = _off(total, ready, RESOLUTION, POWER)
             steps += 1
     moment = tl.sum(tl.where(b_y > 0, b_y * b_tilt, 0.0), 1) if STATE else rise
     share = _finish(
@@ -142,19 +142,33 @@ def short_forward_kernel(
 
 
 @triton.jit
-def _three_terms(
-    b_first, b_second, b_third, rise, rest, r, POWER: tl.constexpr, KIND: tl.constexpr
-):
+def _three_terms(b_first, b_second, b_third, rise, r, POWER: tl.constexpr, KIND: tl.constexpr):
     """The three sums over the three largest of all slices, (1,) each."""
-    at0, second0, third0 = power_terms(b_first, rise, rest, r, POWER, KIND)
-    at1, second1, third1 = power_terms(b_second, rise, rest, r, POWER, KIND)
-    at2, second2, third2 = power_terms(b_third, rise, rest, r, POWER, KIND)
+    at0, second0, third0 = power_terms(b_first, rise, r, POWER, KIND)
+    at1, second1, third1 = power_terms(b_second, rise, r, POWER, KIND)
+    at2, second2, third2 = power_terms(b_third, rise, r, POWER, KIND)
     return row_sums(at0 + at1 + at2, second0 + second1 + second2, third0 + third1 + third2)
 
 
 @triton.jit
+def _slopes(b_tilt, rise, rest, r, POWER: tl.constexpr):
+    """u^r and u^(r−1), in float64."""
+    b_u, b_y = raise_to(b_tilt, rise, rest, r, POWER, True)
+    return b_y.to(tl.float64), tl.where(b_y > 0, b_y / b_u, 0.0).to(tl.float64)
+
+
+@triton.jit
+def _three_slopes(b_first, b_second, b_third, rise, rest, r, POWER: tl.constexpr):
+    """The sums of these over the three largest of all slices, (1,) each."""
+    total0, slope0 = _slopes(b_first, rise, rest, r, POWER)
+    total1, slope1 = _slopes(b_second, rise, rest, r, POWER)
+    total2, slope2 = _slopes(b_third, rise, rest, r, POWER)
+    return tl.sum(total0 + total1 + total2, 1), tl.sum(slope0 + slope1 + slope2, 1)
+
+
+@triton.jit
 def _row_terms(
-    p_row, top, rise, rest, c, r, d, POWER: tl.constexpr, KIND: tl.constexpr, TYPE: tl.constexpr,
+    p_row, top, rise, c, r, d, POWER: tl.constexpr, KIND: tl.constexpr, TYPE: tl.constexpr,
     M: tl.constexpr,
 ):  # fmt: skip
     """The three sums over a whole row, (1,) each in float64, reading it again."""
@@ -165,7 +179,7 @@ def _row_terms(
         o = start + o_column
         # (1, M)
         b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
-        at, second, third = power_terms(tilt(b_x, top, c, TYPE), rise, rest, r, POWER, KIND)
+        at, second, third = power_terms(tilt(b_x, top, c, TYPE), rise, r, POWER, KIND)
         b_at, b_second, b_third = b_at + at, b_second + second, b_third + third
     return row_sums(b_at, b_second, b_third)
 
@@ -175,7 +189,7 @@ def _row_masses(
     p_row, top, rise, rest, c, out, d, OUT: tl.constexpr, TYPE: tl.constexpr, M: tl.constexpr
 ):
     """The sums over a whole row of what y is proportional to, of that times t, and of that over u,
-    (1,) each in float64."""
+    (1,) each in float64, reading it again."""
     o_column = tl.arange(0, M)[None, :]
     b_total = tl.zeros([1, M], tl.float64)
     b_rounded, b_moment, b_slope = b_total, b_total, b_total
@@ -184,13 +198,13 @@ def _row_masses(
         # (1, M)
         b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
         b_tilt = tilt(b_x, top, c, TYPE)
-        b_u, b_y = raise_to(b_tilt, rise, rest, out, OUT)
+        b_y, b_part = _slopes(b_tilt, rise, rest, out, OUT)
         b_term = b_y - b_rounded  # the sum as if in twice the precision
         b_sum = b_total + b_term
         b_rounded = (b_sum - b_total) - b_term
         b_total = b_sum
         b_moment += tl.where(b_y > 0, b_y * b_tilt, 0.0)
-        b_slope += tl.where(b_y > 0, b_y / b_u, 0.0)
+        b_slope += b_part
     return tl.sum(b_total, 1), tl.sum(b_moment, 1), tl.sum(b_slope, 1)
 
 
@@ -238,43 +252,55 @@ def long_forward_kernel(
         b_second = tilt(b_second, peak, c, TYPE)
         b_third = tilt(b_third, peak, c, TYPE)
         rise = _start(b_first, least, shortest, ready, r, START, KIND)
-        low, high, rest, done, steps = least, least * 0, least * 0, ready, 0
+        low, high, kept, done, steps = least, least * 0, least * 0, ready, 0
         while (steps < 100) & (tl.min(done.to(tl.int32), 0) == 0):
-            at, second, third = _three_terms(b_first, b_second, b_third, rise, rest, r, POWER, KIND)
-            rise, rest, low, high, done = advance(
-                at, second, third, rise, rest, low, high, shortest, done, r, POWER, KIND
+            at, second, third = _three_terms(b_first, b_second, b_third, rise, r, POWER, KIND)
+            rise, kept, low, high, done = advance(
+                at, second, third, rise, kept, low, high, shortest, done, r, POWER, KIND
             )
             steps += 1
-        b_y0 = solution_power(b_first, rise, rest, out, OUT)
-        b_y1 = solution_power(b_second, rise, rest, out, OUT)
-        b_y2 = solution_power(b_third, rise, rest, out, OUT)
-        total = tl.sum((b_y0 + b_y1 + b_y2).to(tl.float64), 1)
-        b_moment = tl.where(b_y0 > 0, b_y0 * b_first, 0.0).to(tl.float64)
-        b_moment += tl.where(b_y1 > 0, b_y1 * b_second, 0.0)
-        b_moment += tl.where(b_y2 > 0, b_y2 * b_third, 0.0)
-        moment = tl.sum(b_moment, 1)
-        hidden = tl.max(tl.max((b_y2 > 0).to(tl.int32), 1), 0) > 0
-        if KIND == ENTMAX:
-            hidden = hidden | (tl.max(_off(total, ready, RESOLUTION).to(tl.int32), 0) > 0)
+        rest = settled_rest(rise, kept, POWER)
+        # With a margin for the corrections below.
+        hidden = tl.max(tl.max((rise[:, None] + b_third > -1 - 1e-5).to(tl.int32), 1), 0) > 0
         if hidden:
-            low, high, rest, done, steps = least, least * 0, least * 0, ready, 0
+            low, high, kept, done, steps = least, least * 0, least * 0, ready, 0
             while (steps < 100) & (tl.min(done.to(tl.int32), 0) == 0):
-                at, second, third = _row_terms(
-                    p_row, peak, rise, rest, c, r, d, POWER, KIND, TYPE, M
-                )
-                rise, rest, low, high, done = advance(
-                    at.to(TYPE), second.to(TYPE), third.to(TYPE), rise, rest, low, high, shortest,
+                at, second, third = _row_terms(p_row, peak, rise, c, r, d, POWER, KIND, TYPE, M)
+                rise, kept, low, high, done = advance(
+                    at.to(TYPE), second.to(TYPE), third.to(TYPE), rise, kept, low, high, shortest,
                     done, r, POWER, KIND,
                 )  # fmt: skip
                 steps += 1
+            rest = settled_rest(rise, kept, POWER)
             total, moment, slope = _row_masses(p_row, peak, rise, rest, c, out, d, OUT, TYPE, M)
             if KIND == ENTMAX:
                 steps = 0
-                while (steps < 16) & (tl.max(_off(total, ready, RESOLUTION).to(tl.int32), 0) > 0):
+                while (steps < 16) & (
+                    tl.max(_off(total, ready, RESOLUTION, POWER).to(tl.int32), 0) > 0
+                ):
                     rise, rest = correct(total, slope, rise, rest, r)
                     total, moment, slope = _row_masses(
                         p_row, peak, rise, rest, c, out, d, OUT, TYPE, M
                     )
+                    steps += 1
+        else:
+            b_y0 = solution_power(b_first, rise, rest, out, OUT)
+            b_y1 = solution_power(b_second, rise, rest, out, OUT)
+            b_y2 = solution_power(b_third, rise, rest, out, OUT)
+            total = tl.sum((b_y0 + b_y1 + b_y2).to(tl.float64), 1)
+            b_moment = tl.where(b_y0 > 0, b_y0 * b_first, 0.0).to(tl.float64)
+            b_moment += tl.where(b_y1 > 0, b_y1 * b_second, 0.0)
+            b_moment += tl.where(b_y2 > 0, b_y2 * b_third, 0.0)
+            moment = tl.sum(b_moment, 1)
+            if KIND == ENTMAX:
+                # Where entries joined the support in the last step, or many are small.
+                steps = 0
+                while (steps < 16) & (
+                    tl.max(_off(total, ready, RESOLUTION, POWER).to(tl.int32), 0) > 0
+                ):
+                    total, slope = _three_slopes(b_first, b_second, b_third, rise, rest, r, POWER)
+                    rise, rest = correct(total, slope, rise, rest, r)
+                    total, _ = _three_slopes(b_first, b_second, b_third, rise, rest, r, POWER)
                     steps += 1
         share = _finish(
             p_value, p_state, o_row, m_row, top, rise, rest, total.to(TYPE), moment.to(TYPE),

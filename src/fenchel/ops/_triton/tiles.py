@@ -126,7 +126,7 @@ def project_tiles(p_z, p_mark, p_order, p_y, row, d, tau, peak, broken, width):
         # Lane by lane, so that a long sum is rounded less.
         b_count = tl.zeros((width,), tl.int32)
         b_total = tl.zeros((width,), tl.float64)
-        b_excess = b_total
+        b_excess, b_rounded = b_total, b_total
         for first in range(0, d, width):
             m = first + o < d
             # (width,) each
@@ -135,7 +135,10 @@ def project_tiles(p_z, p_mark, p_order, p_y, row, d, tau, peak, broken, width):
             above = ((mark & 1) > 0) & (z - peak > tau)
             b_count += above.to(tl.int32)
             b_total += tl.where(above, z - peak, 0.0)
-            b_excess += tl.where(above, (z - peak) - tau, 0.0)
+            b_term = tl.where(above, (z - peak) - tau, 0.0) - b_rounded
+            b_sum = b_excess + b_term  # as if in twice the precision
+            b_rounded = (b_sum - b_excess) - b_term
+            b_excess = b_sum
         count, total, excess = tl.sum(b_count, 0), tl.sum(b_total, 0), tl.sum(b_excess, 0)
         excess = (excess - 1.0) / tl.maximum(count, 1)
         fewer = count < least
