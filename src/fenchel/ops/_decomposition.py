@@ -177,7 +177,7 @@ def _split(z: Tensor) -> tuple[Tensor, Tensor]:
 def _solved(
     gap: Tensor, slope: Any, rate: Any, power: Powers, last: Powers | None = None
 ) -> Tensor:
-    """`last`, or `power`, of 1 + z − κ at the root, z = slope e^(rate L) gap, where powers add up to
+    """`last`, or `power`, of 1 + z − κ at the root, z = slope e^(rate L) gap: powers add up to
     e^L. L is fixed once it is near, and κ found instead of 0, which has all its bits."""
     width = torch.log(_count(gap > -math.inf, gap))
     level, width = _coarse(
