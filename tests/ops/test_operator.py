@@ -130,6 +130,12 @@ def test_half_precision_is_solved_in_float32_without_float64(
         assert (y.double() - truth).abs().max() <= torch.finfo(torch.float16).eps
 
 
+def test_references_order_their_results_as_fake_kernels_say() -> None:
+    scores = torch.randn(5, 6).T[::2]
+    for reference in (entmax.reference.entmax, pnorm.reference.normmax):
+        assert _operator._in_widest(reference, _operator.like)(scores, 1.5).is_contiguous()
+
+
 def test_the_widest_type_of_a_device() -> None:
     assert _operator._widest(torch.device("mps")) == torch.float32
     assert _operator._widest(torch.device("cpu")) == torch.float64
