@@ -110,3 +110,13 @@ def test_checkpoints_and_counted_operations() -> None:
     with FlopCounterMode(display=False) as counter:
         fenchel.Entmax(1.5).loss(scores @ torch.eye(5), target).backward()
     assert counter.get_total_flops() == 2 * (2 * 4 * 5 * 5)  # the product, forward and backward
+
+
+def test_mappings_with_another_number_each_are_compiled_twice() -> None:
+    torch._dynamo.reset()
+    graphs, scores = Graphs(), torch.randn(3, 5)
+    compiled = torch.compile(lambda x, m: m(x), fullgraph=True, backend=graphs.backend)
+    for step in range(12):
+        mapping = fenchel.Entmax(1.1 + 0.07 * step)
+        torch.testing.assert_close(compiled(scores, mapping), mapping(scores))
+    assert len(graphs.calls) == 2

@@ -493,11 +493,6 @@ def test_a_device_without_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mapping.solve_with_status(20 * torch.randn(50, 30)[:, :3])[1].converged.all()
 
 
-def test_the_widest_type() -> None:
-    assert _general.widest(torch.device("mps")) == torch.float32
-    assert _general.widest(torch.device("cpu")) == torch.float64
-    assert _general.widest(torch.device("cuda", 1)) == torch.float64
-
 
 BAD = {
     "number": (lambda y: 3.0, TypeError, "`omega` must return a tensor, got float"),

@@ -115,7 +115,7 @@ def test_numbers_do_not_pile_up() -> None:
 def test_half_precision_is_solved_in_float32_without_float64(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_operator, "_widest", lambda device: torch.float32)
+    monkeypatch.setattr(_operator, "widest", lambda device: torch.float32)
     scores = torch.randn(20, 30).half()
     for reference, parameter in (
         (entmax.reference.entmax, 1.3),
@@ -130,9 +130,15 @@ def test_half_precision_is_solved_in_float32_without_float64(
         assert (y.double() - truth).abs().max() <= torch.finfo(torch.float16).eps
 
 
+def test_references_order_their_results_as_fake_kernels_say() -> None:
+    scores = torch.randn(5, 6).T[::2]
+    for reference in (entmax.reference.entmax, pnorm.reference.normmax):
+        assert _operator._in_widest(reference, _operator.like)(scores, 1.5).is_contiguous()
+
+
 def test_the_widest_type_of_a_device() -> None:
-    assert _operator._widest(torch.device("mps")) == torch.float32
-    assert _operator._widest(torch.device("cpu")) == torch.float64
+    assert _operator.widest(torch.device("mps")) == torch.float32
+    assert _operator.widest(torch.device("cpu")) == torch.float64
 
 
 def test_fake_tensors_go_through_losses_and_tensor_parameters() -> None:

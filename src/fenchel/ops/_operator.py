@@ -27,13 +27,14 @@ def _cast(values: tuple, dtype: torch.dtype) -> list:
 
 
 def _rounded(fake: Callable[..., Any], arguments: tuple, out: Any) -> Any:
-    """Results in the types that `fake` says, to half precision by way of float32."""
+    """Results in the types that `fake` says, to half precision by way of float32, and in the order
+    in memory that compilers take from it."""
     types = fake(torch.empty_like(arguments[0], device="meta"), *arguments[1:])
 
     def cast(value: Tensor, like: Tensor) -> Tensor:
         if like.dtype == torch.float64:  # which a device may lack
-            return value.to(widest(value.device))
-        return (value.float() if like.dtype in HALF else value).to(like.dtype)
+            return value.to(widest(value.device)).contiguous()
+        return (value.float() if like.dtype in HALF else value).to(like.dtype).contiguous()
 
     if isinstance(out, tuple):
         return tuple(cast(o, t) for o, t in zip(out, types, strict=True))
