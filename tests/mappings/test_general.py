@@ -493,7 +493,6 @@ def test_a_device_without_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mapping.solve_with_status(20 * torch.randn(50, 30)[:, :3])[1].converged.all()
 
 
-
 BAD = {
     "number": (lambda y: 3.0, TypeError, "`omega` must return a tensor, got float"),
     "scalar": (lambda y: (y * y).sum(), ValueError, r"must return real numbers of shape \(2,\)"),

@@ -140,7 +140,7 @@ def test_thresholds() -> None:
     assert gradcheck(fenchel.Sparsemax().tau, (scores,))
     with pytest.raises(NotImplementedError, match="softmax has no threshold"):
         fenchel.Softmax().tau(scores)
-    with pytest.raises(NotImplementedError, match="no threshold at alpha = 1"):
+    with pytest.raises(NotImplementedError, match="no threshold up to alpha = 1"):
         Entmax(1.0).tau(scores)
 
 

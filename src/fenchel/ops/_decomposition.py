@@ -286,7 +286,9 @@ def ksubset(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
     """As the reference, in fixed steps; the k-th largest score, by sorting, starts the bracket."""
     x = _folded(scores)
     k = _per_row(k, x)
-    known = _known(x, _valid(alpha, 0.0)) & (k >= 0) & (k <= scores.shape[-1])
+    known = _known(x, _valid(alpha, 0.0))
+    if isinstance(k, Tensor):
+        known = known & (k >= 0) & (k <= scores.shape[-1])
     certain, free = x == math.inf, (x > -math.inf) & (x < math.inf)
     left = k - _sum(certain.to(x.dtype))
     room = _sum(free.to(x.dtype))

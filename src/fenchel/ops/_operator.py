@@ -26,6 +26,11 @@ def _cast(values: tuple, dtype: torch.dtype) -> list:
     ]
 
 
+def _single(value: Any) -> Any:
+    """A tensor of half precision in float32; anything else as it is."""
+    return value.float() if isinstance(value, Tensor) and value.dtype in HALF else value
+
+
 def _rounded(fake: Callable[..., Any], arguments: tuple, out: Any) -> Any:
     """Results in the types that `fake` says, to half precision by way of float32, and in the order
     in memory that compilers take from it."""
@@ -161,7 +166,7 @@ def declare(
             if rows.shape[-1] > _native.LONGEST_ROW:
                 return fallback(*arguments)
             half = rows.dtype in HALF
-            values = _cast(arguments, torch.float32) if half else arguments
+            values = [_single(v) for v in arguments] if half else arguments
             out = native(*(v.contiguous() if isinstance(v, Tensor) else v for v in values))
             return _rounded(fake, arguments, out) if half else out
 

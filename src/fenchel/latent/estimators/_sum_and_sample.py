@@ -30,8 +30,9 @@ class SumAndSample(AbstractSampler):
     """
 
     def __init__(self, over: AbstractMapping | str | None = None, k: int = 1) -> None:
+        if over is not None:
+            _checks.mapping(self.named(over), AbstractMapping)
         super().__init__(over)
-        _checks.mapping(self.over, AbstractMapping)
         _checks.size("k", k)
         self.k = k
 
