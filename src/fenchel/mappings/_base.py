@@ -315,7 +315,10 @@ class AbstractMapping(abc.ABC):
         if unit:
             return Rows(x, parameter, 1.0, shift, dim)
         gamma = self._per_row("gamma", scores, dim)
-        gamma = self.gamma if gamma is None else gamma
+        if gamma is None:
+            return Rows(x / self.gamma, parameter, self.gamma, shift, dim)
+        # Where its values are not looked at, in a graph or on a GPU, they still have a range.
+        gamma = torch.where((gamma > 0) & (gamma < torch.inf), gamma, torch.nan)
         return Rows(x / gamma, parameter, gamma, shift, dim)
 
     def _per_row(self, name: str, scores: Tensor, dim: int) -> Tensor | None:

@@ -80,7 +80,7 @@ FENCHEL_INLINE double write(Candidates<T>& near, double kappa, double s, double 
     double excess = (compensated_sum(y, near.count) - 1) / sum<double>(slope);
     for (int64_t i = 0; i < near.count; i += kLanes<T>) {
       Vec<T> value = load<T>(y + i), share = power == 1 ? splat<T>(excess) : sqrt<T>(value) * excess;
-      store<T>(y + i, max<T>(value - share, Vec<T>{}));
+      store<T>(y + i, value > 0 ? max<T>(value - share, Vec<T>{}) : value);
     }
   }
   return sum<double>(moment);

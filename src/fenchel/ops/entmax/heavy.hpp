@@ -40,18 +40,20 @@ FENCHEL_INLINE Root heavy_row(const T* x, T* y, int64_t d, double top, double al
     if (!(next > rise)) break;
     rise = next;
   }
-  double total = 0, moment = 0;
+  ExactSum<double> mass;
+  Vec<double> moment = {};
   each_distance(x, d, top, [&](Vec<double> delta, int64_t, int64_t) FENCHEL_LAMBDA {
     Vec<double> e = heavy_power(rise + kappa * delta, r);
-    total += sum<double>(e);
-    moment += sum<double>(e > 0 ? e * delta : Vec<double>{});
+    mass.add(e);
+    moment += e > 0 ? e * delta : Vec<double>{};
   });
+  const double total = mass.value();
   if (y)
     each_distance(x, d, top, [&](Vec<double> delta, int64_t i, int64_t count) FENCHEL_LAMBDA {
       Vec<double> e = heavy_power(rise + kappa * delta, r) / total;
       for (int64_t k = 0; k < count; ++k) y[i + k] = static_cast<T>(e[k]);
     });
-  return {rise, 0, moment / total};
+  return {rise, 0, sum<double>(moment) / total};
 }
 
 }  // namespace fenchel

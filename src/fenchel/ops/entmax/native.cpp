@@ -22,6 +22,7 @@ FENCHEL_INLINE Root softmax_row(const T* x, T* y, int64_t d, T top) {
     total += sum<T>(mass);
     weighted -= sum<T>(moment);
   }
+  if constexpr (sizeof(T) == 8) total = compensated_sum(y, d);
   T scale = static_cast<T>(1 / total);
   each_vector<T>(y, d, T(0), [&](Vec<T> v, int64_t i, int64_t count) {
     store_some<T>(y + i, v * scale, count);

@@ -74,23 +74,25 @@ def _by_smallest(top: Tensor, alpha: Tensor) -> Tensor:
     return entries(pivot, least)
 
 
+def _balanced(y: Tensor, alpha: float | Tensor) -> Tensor:
+    """y with what its sum lacks of one, a few last places for each entry of the support, spread as
+    a step of the threshold would, so that it is not the largest that bears it; α ≤ 2."""
+    support = y > 0
+    share = torch.where(support, torch.where(support, y, 1.0) ** (2.0 - alpha), 0.0)
+    return y - share * ((y.sum(-1, keepdim=True) - 1) / share.sum(-1, keepdim=True))
+
+
 def _solve(top: Tensor, alpha: Tensor) -> Tensor:
     """Any α > 0, one in all or one per row."""
     flat, steep = alpha <= 2, alpha > 2
     y = torch.where(alpha == alpha, torch.zeros_like(top), torch.nan)
     if bool(flat.any()):
-        y = torch.where(flat, _by_largest(top, torch.where(flat, alpha, 2.0)), y)
+        given = torch.where(flat, alpha, 2.0)
+        y = torch.where(flat, _balanced(_by_largest(top, given), given), y)
     if bool(steep.any()):
-        y = torch.where(steep, _by_smallest(top, torch.where(steep, alpha, 3.0)), y)
+        found = _by_smallest(top, torch.where(steep, alpha, 3.0))
+        y = torch.where(steep, found / found.sum(-1, keepdim=True), y)
     return y
-
-
-def _balanced(y: Tensor, alpha: float | Tensor) -> Tensor:
-    """y with what its sum lacks of one, a few last places for each entry of the support, spread as
-    a step of the threshold would, so that it is not the largest that bears it."""
-    support = y > 0
-    share = torch.where(support, torch.where(support, y, 1.0) ** (2.0 - alpha), 0.0)
-    return y - share * ((y.sum(-1, keepdim=True) - 1) / share.sum(-1, keepdim=True))
 
 
 def entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
@@ -112,7 +114,7 @@ def entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
             return _balanced(y, alpha)
         given = torch.as_tensor(alpha, dtype=top.dtype, device=top.device)
         given = torch.where((given > 0) & (given < torch.inf), given, torch.nan)
-        return _balanced(_solve(top, given), given)
+        return _solve(top, given)
 
     return settle(scores, inside)
 

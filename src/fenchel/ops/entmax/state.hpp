@@ -71,20 +71,12 @@ FENCHEL_INLINE void each_weight(const T* x, int64_t d, double alpha, const State
   }
 }
 
-// Σ y / share, by short blocks, since y is to sum to one.
+// Σ y / share, to the last place, since y is to sum to one.
 template <class T>
 FENCHEL_INLINE double total_weight(const T* x, int64_t d, double alpha, const State& at) {
-  constexpr int64_t kPart = kBlock<T> / 4;
-  double total = 0;
-  for (int64_t start = 0; start < d; start += kPart) {
-    Vec<T> mass = {};
-    int64_t n = d - start < kPart ? d - start : kPart;
-    each_weight(x + start, n, alpha, at, [&](Vec<T> w, int64_t, int64_t) FENCHEL_LAMBDA {
-      mass += w;
-    });
-    total += sum<T>(mass);
-  }
-  return total;
+  ExactSum<T> total;
+  each_weight(x, d, alpha, at, [&](Vec<T> w, int64_t, int64_t) FENCHEL_LAMBDA { total.add(w); });
+  return total.value();
 }
 
 }  // namespace fenchel
