@@ -124,3 +124,19 @@ def test_a_parametrization_keeps_alpha_in_its_range() -> None:
     assert kept(SCORES).sum(-1).allclose(torch.ones(3))
     with pytest.raises(ValueError, match="`alpha` must be"):
         free(SCORES)
+
+
+def test_the_parameters_of_a_regularizer_are_the_modules() -> None:
+    class Weighted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+        def forward(self, y: torch.Tensor) -> torch.Tensor:
+            return (self.weight * y * y).sum(-1) / 2
+
+    module = fenchel.nn.Mapping(fenchel.General(Weighted()))
+    assert [name for name, _ in module.named_parameters()] == ["omega.weight"]
+    y = module(torch.randn(2, 3, dtype=torch.float64))
+    y[:, 0].sum().backward()
+    assert module.get_parameter("omega.weight").grad is not None

@@ -18,8 +18,8 @@ class Mapping(nn.Module):
 
     Args:
         mapping: a mapping, or the name of a registered one. Of its fields an `nn.Parameter` becomes
-            a parameter of that name and any other tensor a buffer; they go wherever the module
-            goes.
+            a parameter of that name, any other tensor a buffer and a module a submodule; they go
+            wherever the module goes.
         dim: the dimension that is mapped.
     Raises:
         TypeError, ValueError: for arguments of the wrong kind or value, and at a call on the CPU
@@ -47,6 +47,9 @@ class Mapping(nn.Module):
                 self.register_parameter(name, value)
             else:
                 self.register_buffer(name, value)
+        for name, value in values.items():
+            if isinstance(value, nn.Module):  # as a regularizer of `General` may be
+                self.add_module(name, value)
         self._kind, self._numbers = type(given), values
         self._given = None if self._tensors else given
 

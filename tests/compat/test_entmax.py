@@ -452,3 +452,10 @@ def test_bad_targets(name: str, options: dict) -> None:
         getattr(ours, name)(scores(3, 5), torch.tensor([0, 1]), **options)
     with pytest.raises(ValueError, match=r"`target` must be in \[0, 4\].* got 5"):
         getattr(ours, name)(scores(3, 5), torch.tensor([0, 1, 5]), **options)
+
+
+def test_an_element_of_the_targets_can_be_ignored() -> None:
+    scores, target = torch.randn(3, 4), torch.tensor([1, 2, 1])
+    loss = ours.Entmax15Loss(ignore_index=target[0], reduction="sum")  # type: ignore[arg-type]
+    expected = ours.entmax15_loss(scores, target)[1]
+    torch.testing.assert_close(loss(scores, target), expected)

@@ -99,6 +99,20 @@ def test_accuracy_of_pnormmax(p: float) -> None:
             assert (y - truth).abs().max() <= bound
 
 
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 3.0, 8.0, 100.0])
+def test_ksubset_of_one_is_entmax(alpha: float) -> None:
+    for d in (5, 64):
+        scores = torch.cat([hard_rows(d), 1e-7 * (2 * hard_rows(d)).round()])
+        for dtype, bound in ((torch.float32, 2e-7), (torch.float64, 1e-12)):
+            x = scores.to(dtype)
+            truth = entmax.reference.entmax(x.double(), alpha)
+            for kernel in (ksubset.ksubset, ksubset.reference.ksubset):
+                y = kernel(x if kernel is ksubset.ksubset else x.double(), 1.0, alpha)
+                assert (y - truth).abs().max() <= bound
+            sums = ksubset.ksubset(x, 2.0, alpha).double().sum(-1)
+            assert (sums - 2).abs().max() <= 64 * torch.finfo(dtype).eps
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_row(data: st.DataObject) -> None:

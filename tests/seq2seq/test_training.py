@@ -260,3 +260,11 @@ def test_the_transformer_trains(folder: Path) -> None:
     listener = Recorder()
     seq2seq.train(settings, listener)
     assert listener.losses[-1] < listener.losses[0]
+
+
+def test_a_log_that_is_no_file_is_refused(tmp_path):
+    from fenchel.seq2seq._log import Log
+
+    os.mkfifo(tmp_path / "log.csv")
+    with pytest.raises(ValueError, match="is not a regular file"):
+        Log(tmp_path, 0)

@@ -61,7 +61,8 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         "--method",
         choices=("beam", "greedy", "exhaustive"),
         default="beam",
-        help="greedy follows the most probable token, exhaustive everything (default: beam)",
+        help="greedy follows the most probable token, exhaustive everything, up to 1000 at a time "
+        "(default: beam)",
     )
     parser.add_argument(
         "--beam",

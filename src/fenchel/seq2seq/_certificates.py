@@ -23,12 +23,12 @@ class Claim(NamedTuple):
 
 
 def certify_sequences(
-    texts: Sequence[Sequence[Text]], cuts: Cuts, limited: Tensor, rounding: float
+    texts: Sequence[Sequence[Text]], cuts: Cuts, unfinished: Tensor, rounding: float
 ) -> list[Claim]:
     """The claims for every input where each text has one sequence, which was found or cut whole."""
     claims = []
     least = math.log(rounding)  # what a token of probability zero may have in another batch
-    columns = (cuts.worst.tolist(), cuts.high.tolist(), limited.tolist())
+    columns = (cuts.worst.tolist(), cuts.high.tolist(), unfinished.tolist())
     for found, worst, high, broken in zip(texts, *columns, strict=True):
         certain = bool(found) and not broken
         complete = certain and worst == -math.inf
@@ -41,13 +41,13 @@ def certify_texts(
     texts: Sequence[Sequence[Text]],
     keep: int,
     cuts: Cuts,
-    limited: Tensor,
+    unfinished: Tensor,
     history: list[Links],
     vocabulary: Vocabulary,
 ) -> list[Claim]:
     """The claims for every input where what was cut may belong to any text that it can spell."""
     claims, open_items = [], []
-    columns = (cuts.worst.tolist(), cuts.mass.tolist(), limited.tolist())
+    columns = (cuts.worst.tolist(), cuts.mass.tolist(), unfinished.tolist())
     for item, (found, worst, mass, broken) in enumerate(zip(texts, *columns, strict=True)):
         certain, whole = bool(found) and not broken, worst == -math.inf
         rival, bound = rivals(found, keep, [], mass)

@@ -208,10 +208,12 @@ def _results(
 ) -> list[Result]:
     ends = finished.ends[finished.ends.log.argsort(descending=True, stable=True)]
     texts = by_input(ends, len(lengths), finished.names)
+    unfinished = torch.zeros_like(limited)
+    unfinished[ends.item[ends.probability.isnan()]] = True
     if plan.vocabulary is None:
-        claims = certify_sequences(texts, cuts, limited, rounding)
+        claims = certify_sequences(texts, cuts, unfinished, rounding)
     else:
-        claims = certify_texts(texts, plan.keep, cuts, limited, history, plan.vocabulary)
+        claims = certify_texts(texts, plan.keep, cuts, unfinished, history, plan.vocabulary)
     shown = [[text.places for text in found[: plan.keep]] for found in texts]
     places = [place for found in shown for each in found for place in each]
     first = {each[0] for found in shown for each in found}

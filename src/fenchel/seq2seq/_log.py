@@ -40,6 +40,8 @@ class Log:
         writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(kept)
+        if self._path.exists() and not self._path.is_file():
+            raise ValueError(f"{self._path} is not a regular file: move it away.")
         write_text(self._path, text.getvalue())
         try:
             from tensorboardX import SummaryWriter

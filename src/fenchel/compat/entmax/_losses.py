@@ -101,7 +101,7 @@ class LossModule(Module):
     def __init__(self, ignore_index: int, reduction: str, **settings: object) -> None:
         _checks.choice("reduction", reduction, tuple(_REDUCTIONS))
         super().__init__(**settings)
-        self.ignore_index = ignore_index
+        self.ignore_index = int(ignore_index)  # that package takes an element of a tensor, too
         self.reduction = reduction
 
     def loss(self, X: Tensor, target: Tensor) -> Tensor:

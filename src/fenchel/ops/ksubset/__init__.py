@@ -8,9 +8,18 @@ from .._operator import declare
 from .._triton import kernel
 from . import reference
 
+_kernel = Kernel("ksubset", parameters=("rows", "number"))
+
+
+def _native(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
+    if alpha > 2:
+        return reference.in_float64(scores, k, alpha)
+    return _kernel(scores, k, alpha)
+
+
 _kernels = {
     "reference": reference.ksubset,
-    "native": Kernel("ksubset", parameters=("rows", "number")),
+    "native": _native,
     "triton": kernel("ksubset", "ksubset"),
     "decomposition": _decomposition.ksubset,
 }

@@ -38,6 +38,49 @@ def ksubset(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
     x = torch.where(free & solvable, scores, 0.0)
     target = torch.where(solvable, rest, 0.5)
     mask = torch.where(solvable, free, torch.ones_like(free))
+    solve = _by_smallest if alpha > 2 else _by_threshold
+    y = torch.where(solvable, solve(x, target, mask, alpha), (free & (rest > 0)).to(x.dtype))
+    y = torch.where(certain, (k / certain.sum(-1, keepdim=True).clamp(min=1)).clamp(max=1.0), y)
+    is_valid = (k >= 0) & (k <= scores.shape[-1]) & ~scores.isnan().any(-1, keepdim=True)
+    return torch.where(is_valid, y, torch.nan)
+
+
+def in_float64(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
+    """The same for scores of any type, solved in float64: what kernels do for α > 2, where the
+    threshold would need more digits than they keep."""
+    if isinstance(k, Tensor):
+        k = k.double()
+    return ksubset(scores.double(), k, alpha).to(scores.dtype).contiguous()
+
+
+def _by_smallest(x: Tensor, target: Tensor, mask: Tensor, alpha: float) -> Tensor:
+    """α > 2, in the smallest entry of the support, as entmax's reference does."""
+    epsilon = alpha - 1
+    ordered = torch.where(mask, x, -torch.inf).sort(-1, descending=True).values
+
+    def entries(pivot: Tensor, least: Tensor) -> Tensor:
+        above = epsilon * (x - pivot)
+        raised = (least**epsilon + above.clamp(min=0)) ** (1 / epsilon)
+        raised = torch.where(above > 0, raised, torch.where(above == 0, least, 0.0))
+        return torch.where(mask, raised.clamp(max=1.0), 0.0)
+
+    none = torch.zeros_like(target)
+    first = torch.zeros_like(target, dtype=torch.int64)
+    last = mask.sum(-1, keepdim=True)
+    for _ in range(x.shape[-1].bit_length()):
+        middle = first + (last - first) // 2
+        inside = entries(ordered.gather(-1, middle), none).sum(-1, keepdim=True) < target
+        inside = inside | (last - first <= 1)
+        first, last = torch.where(inside, middle, first), torch.where(inside, last, middle)
+    pivot = ordered.gather(-1, first)
+    least = bracketed_root(
+        lambda least: target - entries(pivot, least).sum(-1, keepdim=True), none, none + 1
+    )
+    return entries(pivot, least)
+
+
+def _by_threshold(x: Tensor, target: Tensor, mask: Tensor, alpha: float) -> Tensor:
+    """1 ≤ α ≤ 2, in the threshold t."""
     # With m = ⌈k⌉, the m-th largest score bounds t from below: m entries there are one. At most
     # m − 1 others reach one, so it bounds t from above too.
     m = target.ceil()
@@ -50,11 +93,9 @@ def ksubset(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
         return torch.where(mask, _capped(t - (x - base), alpha), 0.0)
 
     low = torch.zeros_like(base)
-    t = bracketed_root(lambda t: entries(t).sum(-1, keepdim=True) - target, low, low + reach)
-    y = torch.where(solvable, entries(t), (free & (rest > 0)).to(x.dtype))
-    y = torch.where(certain, (k / certain.sum(-1, keepdim=True).clamp(min=1)).clamp(max=1.0), y)
-    is_valid = (k >= 0) & (k <= scores.shape[-1]) & ~scores.isnan().any(-1, keepdim=True)
-    return torch.where(is_valid, y, torch.nan)
+    return entries(
+        bracketed_root(lambda t: entries(t).sum(-1, keepdim=True) - target, low, low + reach)
+    )
 
 
 def ksubset_jvp(y: Tensor, v: Tensor, alpha: float) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .._triton.launch import row_values, rows_of
 from .._triton.root import rounded
+from . import reference
 
 
 @triton.jit
@@ -127,6 +128,8 @@ def ksubset_forward_kernel(
 
 
 def ksubset(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
+    if alpha > 2:
+        return reference.in_float64(scores, k, alpha)
     x, d = rows_of(scores), scores.shape[-1]
     y = torch.empty_like(scores, memory_format=torch.contiguous_format)
     values, number = row_values(k, scores.shape)
