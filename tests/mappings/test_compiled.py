@@ -15,9 +15,9 @@ import fenchel
 from fenchel import mappings
 
 ANNEALED: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
-    "entmax": fenchel.entmax,
-    "normmax": fenchel.normmax,
-    "ksubset": fenchel.ksubset,
+    "entmax": lambda x, value: fenchel.entmax(x, alpha=value),
+    "normmax": lambda x, value: fenchel.normmax(x, alpha=value),
+    "ksubset": lambda x, value: fenchel.ksubset(x, k=value),
     "gamma": lambda x, value: fenchel.sparsemax(x, gamma=value),
     "loss": lambda x, value: fenchel.Entmax(value).loss(x, torch.tensor([0, 1, 2])),
 }
