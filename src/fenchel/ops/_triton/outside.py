@@ -173,7 +173,7 @@ def outside_forward_kernel(
             else:
                 unknown = _heavy_root(p_row, d, peak, epsilon, M)
         b_total = tl.zeros([M], tl.float64)
-        b_moment, b_peak = b_total, b_total
+        b_rounded, b_moment, b_peak = b_total, b_total, b_total
         for start in range(0, d, M):
             # (M,)
             b_x = _load(p_row, start + tl.arange(0, M), d)
@@ -181,7 +181,10 @@ def outside_forward_kernel(
                 b_y = steep_entries(b_x, point, unknown, power, epsilon)
             else:
                 b_y = heavy_entries(b_x, point, unknown, epsilon)
-            b_total += b_y
+            b_term = b_y - b_rounded  # the sum as if in twice the precision
+            b_sum = b_total + b_term
+            b_rounded = (b_sum - b_total) - b_term
+            b_total = b_sum
             b_moment += tl.where(b_y > 0, b_y * (peak - b_x), 0.0)
             b_peak = tl.maximum(b_peak, b_y)
         total = tl.sum(b_total, 0)
