@@ -221,3 +221,24 @@ def test_gather_sum(dtype: torch.dtype) -> None:
     columns[columns == 9] = 0
     got = gather_triton.gather_sum(dense, starts, starts + 12, columns.flatten(), values.flatten())
     torch.testing.assert_close(got.double(), matrix[:, :9] @ dense.double(), rtol=tol, atol=tol)
+
+
+def test_parameters_without_a_meaning_give_nan() -> None:
+    scores = torch.randn(6, 9, device=DEVICE)
+    values = [[1.5], [math.nan], [0.0], [math.inf], [-1.0], [3.0]]
+    alpha = torch.tensor(values, device=DEVICE, dtype=torch.float64)
+    bad = [False, True, True, True, True, False]
+    for tile in (None, 16):
+        solved = solve(scores, alpha, ENTMAX, state=True, tile=tile)
+        assert solved.y is not None
+        assert solved.value is not None
+        assert solved.y.isnan().all(-1).tolist() == bad
+        assert solved.value.isnan().tolist() == bad
+        ones = torch.ones(6, 1, device=DEVICE)
+        gradient = entmax_triton.entmax_gradient(scores, solved.state, None, ones, alpha)
+        assert gradient.isnan().all(-1).tolist() == bad
+        norm = solve(scores, alpha, NORM, tile=tile).y
+        assert norm is not None
+        assert norm.isnan().all(-1).tolist() == bad
+    k = torch.tensor([[2.0], [math.nan], [-1.0], [10.0], [math.inf], [1.0]], device=DEVICE)
+    assert ksubset_triton.ksubset(scores, k, 1.5).isnan().all(-1).tolist() == bad
