@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from rows import rows_of_every_kind
+from rows import hard_rows, rows_of_every_kind
 
 from fenchel.ops import entmax, gather, ksubset, pnorm
 
@@ -61,6 +61,20 @@ def test_forward(name: str, value: float, d: int, tile: int | None) -> None:
             truth, _ = entmax.reference.entmax_max(rounded.double(), value)
             close = {"rtol": 4 * atol, "atol": 4 * atol, "equal_nan": True}
             torch.testing.assert_close(solved.value.double(), truth, **close)
+
+
+@pytest.mark.skipif(not CUDA, reason="the interpreter takes minutes")
+@pytest.mark.parametrize("d", [2, 10, 64, 1000, 20_000, 100_000])
+@pytest.mark.parametrize("alpha", [0.5, 1.1, 1.33, 1.5, 1.99, 2.0, 3.0, 10.0])
+def test_accuracy_on_hard_rows(alpha: float, d: int) -> None:
+    scores = hard_rows(d).to(DEVICE)
+    scores = torch.cat([scores, entmax.reference.entmax(scores, alpha)])  # fed back
+    for dtype, bound in ((torch.float32, 1e-6), (torch.float64, 1e-12)):
+        x = scores.to(dtype)
+        y = entmax.entmax(x, alpha).double()
+        assert float((y - entmax.reference.entmax(x.double(), alpha)).abs().amax()) <= bound
+        for row in y.tolist():
+            assert abs(math.fsum(row) - 1) <= 8 * torch.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("tile", [None, 16])

@@ -71,6 +71,18 @@ def _off(total, ready, RESOLUTION: tl.constexpr, POWER: tl.constexpr):
 
 
 @triton.jit
+def _slopes(b_tilt, rise, rest, r, POWER: tl.constexpr):
+    """u^r and u^(r−1)."""
+    b_u, b_y = raise_to(b_tilt, rise, rest, r, POWER, True)
+    if POWER == 1:
+        return b_y, tl.where(b_y > 0, 1.0, 0.0)
+    elif POWER == 2:
+        return b_y, b_u
+    else:
+        return b_y, tl.where(b_y > 0, b_y / b_u, 0.0)
+
+
+@triton.jit
 def _start(b_tilt, least, shortest, ready, r, START: tl.constexpr, KIND: tl.constexpr):
     """Roughly the root on a part of the row, which is close to that of the whole."""
     rise, rest = _block_root(b_tilt, least * 0, least, shortest + 1e-3, ready, r, 12, START, KIND)
@@ -118,20 +130,18 @@ def short_forward_kernel(
         b_part = tilt(tl.max(b_part, 1), finite(top, TYPE), c, TYPE)
         rise = _start(b_part, least, shortest, ready, r, START, KIND)
     rise, rest = _block_root(b_tilt, rise, least, shortest, ready, r, 100, POWER, KIND)
-    b_y = solution_power(b_tilt, rise, rest, out, OUT)
-    total = row_sum(b_y)
+    total = row_sum(solution_power(b_tilt, rise, rest, out, OUT))
     if KIND == ENTMAX:
         # Where entries joined the support in the last step, or many are small.
         off, steps = _off(total, ready, RESOLUTION, POWER), 0
         while (steps < 16) & (tl.max(off.to(tl.int32), 0) > 0):
-            b_u, _ = raise_to(b_tilt, rise, rest, r, POWER, True)
-            slope = row_sum(tl.where(b_y > 0, b_y / b_u, 0.0))
-            moved, low = correct(total, slope, rise, rest, r)
+            b_power, b_slope = _slopes(b_tilt, rise, rest, r, POWER)
+            moved, low = correct(row_sum(b_power), row_sum(b_slope), rise, rest, r)
             rise, rest = tl.where(off, moved, rise), tl.where(off, low, rest)
-            b_y = solution_power(b_tilt, rise, rest, out, OUT)
-            total = row_sum(b_y)
+            total = row_sum(solution_power(b_tilt, rise, rest, out, OUT))
             off = _off(total, ready, RESOLUTION, POWER)
             steps += 1
+    b_y = solution_power(b_tilt, rise, rest, out, OUT)
     moment = tl.sum(tl.where(b_y > 0, b_y * b_tilt, 0.0), 1) if STATE else rise
     share = _finish(
         p_value, p_state, o_row, m_row, top, rise, rest, total, moment, b_parameter, c, STATE
@@ -151,19 +161,13 @@ def _three_terms(b_first, b_second, b_third, rise, r, POWER: tl.constexpr, KIND:
 
 
 @triton.jit
-def _slopes(b_tilt, rise, rest, r, POWER: tl.constexpr):
-    """u^r and u^(r−1), in float64."""
-    b_u, b_y = raise_to(b_tilt, rise, rest, r, POWER, True)
-    return b_y.to(tl.float64), tl.where(b_y > 0, b_y / b_u, 0.0).to(tl.float64)
-
-
-@triton.jit
 def _three_slopes(b_first, b_second, b_third, rise, rest, r, POWER: tl.constexpr):
-    """The sums of these over the three largest of all slices, (1,) each."""
+    """The sums of these over the three largest of all slices, (1,) each in float64."""
     total0, slope0 = _slopes(b_first, rise, rest, r, POWER)
     total1, slope1 = _slopes(b_second, rise, rest, r, POWER)
     total2, slope2 = _slopes(b_third, rise, rest, r, POWER)
-    return tl.sum(total0 + total1 + total2, 1), tl.sum(slope0 + slope1 + slope2, 1)
+    total, slope = total0 + total1 + total2, slope0 + slope1 + slope2
+    return tl.sum(total.to(tl.float64), 1), tl.sum(slope.to(tl.float64), 1)
 
 
 @triton.jit
@@ -199,7 +203,7 @@ def _row_masses(
         b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(TYPE)
         b_tilt = tilt(b_x, top, c, TYPE)
         b_y, b_part = _slopes(b_tilt, rise, rest, out, OUT)
-        b_term = b_y - b_rounded  # the sum as if in twice the precision
+        b_term = b_y.to(tl.float64) - b_rounded  # the sum as if in twice the precision
         b_sum = b_total + b_term
         b_rounded = (b_sum - b_total) - b_term
         b_total = b_sum
@@ -221,6 +225,7 @@ def long_forward_kernel(
     """One row per program. The first read keeps the three largest of each of M strided slices. If
     no third is in the support that these give, nothing else is; if one is, it is read again. The
     cache is asked to keep what was read until it is read for the last time."""
+    N: tl.constexpr = M // 4  # sums in float64 would fill the registers at full width
     o_row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     m_row = o_row < n
     b_parameter, c, r, out, least, shortest = row_constants(
@@ -265,14 +270,14 @@ def long_forward_kernel(
         if hidden:
             low, high, kept, done, steps = least, least * 0, least * 0, ready, 0
             while (steps < 100) & (tl.min(done.to(tl.int32), 0) == 0):
-                at, second, third = _row_terms(p_row, peak, rise, c, r, d, POWER, KIND, TYPE, M)
+                at, second, third = _row_terms(p_row, peak, rise, c, r, d, POWER, KIND, TYPE, N)
                 rise, kept, low, high, done = advance(
                     at.to(TYPE), second.to(TYPE), third.to(TYPE), rise, kept, low, high, shortest,
                     done, r, POWER, KIND,
                 )  # fmt: skip
                 steps += 1
             rest = settled_rest(rise, kept, POWER)
-            total, moment, slope = _row_masses(p_row, peak, rise, rest, c, out, d, OUT, TYPE, M)
+            total, moment, slope = _row_masses(p_row, peak, rise, rest, c, out, d, OUT, TYPE, N)
             if KIND == ENTMAX:
                 steps = 0
                 while (steps < 16) & (
@@ -280,7 +285,7 @@ def long_forward_kernel(
                 ):
                     rise, rest = correct(total, slope, rise, rest, r)
                     total, moment, slope = _row_masses(
-                        p_row, peak, rise, rest, c, out, d, OUT, TYPE, M
+                        p_row, peak, rise, rest, c, out, d, OUT, TYPE, N
                     )
                     steps += 1
         else:
