@@ -13,8 +13,8 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/fenchel/ops/*/*.cpp src/
 SANITIZED := build/sanitize
 # A machine with a GPU brings its own PyTorch, and nothing is installed there.
 FROM_SOURCE := PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH}
-NATIVE_TESTS := tests/ops/test_native.py tests/ops/test_oracles.py tests/ops/test_active_set.py
-GPU_TESTS := tests/test_gpu.py tests/test_linear_loss.py tests/ops/test_triton.py tests/ops/test_triton_prox.py \
+NATIVE_TESTS := tests/ops/test_native.py tests/ops/test_inference.py tests/ops/test_sparsemap_solver.py
+GPU_TESTS := tests/test_gpu.py tests/losses/test_linear.py tests/ops/test_triton.py tests/ops/test_triton_prox.py \
 	tests/structures/test_structures_gpu.py tests/latent/test_latent_gpu.py tests/seq2seq/test_model_gpu.py \
 	tests/seq2seq/test_search_gpu.py tests/seq2seq/test_training_gpu.py
 

@@ -70,18 +70,18 @@ def _exp(x: Fraction) -> float:
     return math.exp(x) if x > -800 else 0.0
 
 
-def with_additional(
-    structure: AbstractStructure, scores: Tensor, additional: tuple[Tensor | None, ...]
+def with_extra(
+    structure: AbstractStructure, scores: Tensor, extra_scores: tuple[Tensor | None, ...]
 ) -> tuple[Tensor, Tensor]:
-    """The members (K, n) of a structure with the parts of its additional scores, and all scores (n)
+    """The members (K, n) of a structure with the parts of its extra scores, and all scores (n)
     of one instance."""
     rows, every = [members(structure).flatten(1)], [scores.flatten().double()]
-    for place, piece in enumerate(additional):
+    for place, piece in enumerate(extra_scores):
         if piece is None:
             continue
         assert isinstance(structure, fenchel.Sequence)
         if place == 0:
-            held = structure.additional_indicator(codes(structure), piece.unsqueeze(0))
+            held = structure.extra_indicator(codes(structure), piece.unsqueeze(0))
             assert held is not None
         else:
             held = members(structure)[:, 0 if place == 1 else -1]

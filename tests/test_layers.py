@@ -11,9 +11,9 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fenchel"
 LAYERS = (
     ("_checks", "_interrupts"),
     ("ops",),
-    ("mappings", "structures"),
-    ("nn",),
-    ("losses", "_sparsemap", "attention"),
+    ("mappings",),
+    ("structures", "nn"),
+    ("losses", "attention"),
     ("latent",),
     ("seq2seq", "plots", "compat"),
     ("cli",),

@@ -10,7 +10,7 @@ from itertools import product
 import torch
 
 from fenchel.seq2seq import Batch
-from fenchel.seq2seq._graphs import Recorded
+from fenchel.seq2seq.training._graphs import Recorded
 
 from ..results import Row
 from .options import Options

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fenchel.seq2seq import Batch, ModelConfig, Seq2Seq
-from fenchel.seq2seq._vocabulary import BOS, EOS, PAD, Words
+from fenchel.seq2seq.data._vocabulary import BOS, EOS, PAD, Words
 
 from ..correctness import WrongAnswerError
 from ..results import Row

@@ -149,7 +149,7 @@ def _check_gap(
     u, left = posterior.marginals, scores - posterior.marginals
     level = (left * u).flatten(1).sum(1)
     if extra is not None:
-        level = level + (extra * posterior.additional).flatten(1).sum(1)
+        level = level + (extra * posterior.extra).flatten(1).sum(1)
     gap = float((map_inference(structure, left, extra).value - level).max())
     if not gap <= GAP * (1 + 1e-6) or not bool(posterior.converged.all()):
         raise WrongAnswerError(f"{_label(structure)} has a gap of {gap:.2g}, more than {GAP:g}.")

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from fenchel.seq2seq import load
-from fenchel.seq2seq._data import Malformed, covered
-from fenchel.seq2seq._distributed import device_of
-from fenchel.seq2seq._evaluation import best_texts, decode
 from fenchel.seq2seq._files import write_text
+from fenchel.seq2seq.data._readers import Malformed, covered
+from fenchel.seq2seq.decoding._evaluation import best_texts, decode
+from fenchel.seq2seq.training._distributed import device_of
 
 from .. import command, jobs, tables
 from . import paper

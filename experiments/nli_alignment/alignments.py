@@ -61,8 +61,8 @@ class SequentialAlignment(nn.Module):
         bins = (places - places.unsqueeze(1)).clamp(-2, 2) + 2
         start = self.first[way][(places > 0).long()]
         end = self.last[way][(places == tags.unsqueeze(1) - 1).long()]
-        additional = (self.steps[way][bins], start, end)
-        return sparsemap(Sequence(*scores.shape[1:]), unaries, additional, lengths=lengths)
+        extra_scores = (self.steps[way][bins], start, end)
+        return sparsemap(Sequence(*scores.shape[1:]), unaries, extra_scores, lengths=lengths)
 
 
 class MatchingAlignment(nn.Module):

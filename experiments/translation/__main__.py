@@ -223,12 +223,12 @@ def _attention(arguments: argparse.Namespace) -> int:
 
 
 def _timing(arguments: argparse.Namespace) -> int:
-    from fenchel.seq2seq import _configuration
+    from fenchel.seq2seq.config import _loading
 
     from .timing import seconds_per_epoch
 
     overrides = [*_overrides(arguments, "de-en"), "model.output=softmax"]
-    config = _configuration.load_config(CONFIG, overrides)
+    config = _loading.load_config(CONFIG, overrides)
     found = seconds_per_epoch(
         config, attentions(arguments.gamma), arguments.batches, arguments.rounds
     )

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from fenchel import plots
 from fenchel.seq2seq import load
-from fenchel.seq2seq._config import ParallelFiles
-from fenchel.seq2seq._data import Malformed, parallel
-from fenchel.seq2seq._distributed import device_of
-from fenchel.seq2seq._evaluation import decode
+from fenchel.seq2seq.config._schema import ParallelFiles
+from fenchel.seq2seq.data._readers import Malformed, parallel
+from fenchel.seq2seq.decoding._evaluation import decode
+from fenchel.seq2seq.training._distributed import device_of
 
 LONGEST = 12
 """The most words of a sentence, so that a picture can be read."""

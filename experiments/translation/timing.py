@@ -11,10 +11,10 @@ import torch
 from torch.optim import Adam
 
 from fenchel.seq2seq import Batch, Config, Seq2Seq
-from fenchel.seq2seq._corpus import encode, shuffled
-from fenchel.seq2seq._data import Malformed, pairs
-from fenchel.seq2seq._distributed import Together, World, device_of
-from fenchel.seq2seq._preparation import build_vocabularies
+from fenchel.seq2seq.data._corpus import encode, shuffled
+from fenchel.seq2seq.data._readers import Malformed, pairs
+from fenchel.seq2seq.training._distributed import Together, World, device_of
+from fenchel.seq2seq.training._preparation import build_vocabularies
 
 
 def seconds_per_epoch(

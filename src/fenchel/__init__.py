@@ -4,8 +4,13 @@ from . import _interrupts as _interrupts  # before what takes seconds to import
 
 # isort: split
 from . import attention, latent, mappings, nn, structures
-from ._sparsemap import Posterior, StructuredLoss, sparsemap, structured_loss
-from .losses import FenchelYoungLoss, fenchel_young_loss, linear_fenchel_young_loss
+from .losses import (
+    FenchelYoungLoss,
+    StructuredLoss,
+    fenchel_young_loss,
+    linear_fenchel_young_loss,
+    structured_loss,
+)
 from .mappings._entmax import Entmax, entmax
 from .mappings._fusedmax import Fusedmax, fusedmax
 from .mappings._general import ConvergenceError, ConvergenceWarning, General
@@ -21,7 +26,9 @@ from .structures._choice import Choice
 from .structures._custom import Custom
 from .structures._inference import log_partition, map_inference, marginals
 from .structures._matching import Matching
+from .structures._posterior import Posterior
 from .structures._sequence import Sequence
+from .structures._sparsemap import sparsemap
 from .structures._tree import DependencyTree
 
 __version__ = "0.1.0"

@@ -19,9 +19,10 @@ import torch
 
 from fenchel import cli
 from fenchel.cli import _predict
-from fenchel.seq2seq import ModelConfig, Seq2Seq, Subwords, _evaluation, save
-from fenchel.seq2seq._inflection import Inflection
-from fenchel.seq2seq._vocabulary import Characters
+from fenchel.seq2seq import ModelConfig, Seq2Seq, Subwords, save
+from fenchel.seq2seq.data._inflection import Inflection
+from fenchel.seq2seq.data._vocabulary import Characters
+from fenchel.seq2seq.decoding import _evaluation
 
 LINES = "draw\tV;PST\nsing\tV;PST\nd\tV\n"
 

@@ -13,7 +13,7 @@ import yaml
 
 import inflected
 from fenchel.cli import main
-from fenchel.seq2seq import _configuration
+from fenchel.seq2seq.config import _loading
 
 
 @pytest.fixture
@@ -45,10 +45,10 @@ def test_training_prints_progress_and_a_summary(
     assert "going on from step 30" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", _configuration.EXAMPLES)
+@pytest.mark.parametrize("name", _loading.EXAMPLES)
 def test_examples_are_printed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--example", name]) == 0
-    assert capsys.readouterr().out == _configuration.example(name)
+    assert capsys.readouterr().out == _loading.example(name)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from experiments.translation import __main__ as translation
 
 import inflected
 from experiments import jobs, tables
-from fenchel.seq2seq import _configuration
+from fenchel.seq2seq.config import _loading
 
 SMALL = [
     "model.hidden=8",
@@ -151,7 +151,7 @@ def test_the_translation_recipe(multi30k: Path, capsys: pytest.CaptureFixture[st
 def test_configurations_can_be_used(recipe: object) -> None:
     files = "[a]" if recipe is inflection else "{source: a, target: b}"
     overrides = [f"data.train={files}", f"data.validation={files}"]
-    config = _configuration.load_config(recipe.CONFIG, overrides)  # type: ignore[attr-defined]
+    config = _loading.load_config(recipe.CONFIG, overrides)  # type: ignore[attr-defined]
     assert config.model.layers == 2
     assert config.search.beam == 5
 

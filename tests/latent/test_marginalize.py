@@ -151,7 +151,7 @@ def test_structured_gradients_by_differences() -> None:
     assert torch.autograd.gradcheck(value, model.parameters)
 
 
-def test_a_posterior_with_additional_scores_and_lengths() -> None:
+def test_a_posterior_with_extra_scores_and_lengths() -> None:
     structure = fenchel.Sequence(3, 2)
     scores, transitions = torch.randn(2, 3, 2), torch.randn(2, 2)
     posterior = fenchel.sparsemap(structure, scores, transitions, lengths=[3, 2])

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fenchel.ops.active_set.reference import Columns
+from fenchel.ops.sparsemap.reference import Columns
 
 
 @dataclass(frozen=True)
 class Problem:
     """An oracle of the library, what it is built from, and every structure: its code, parts (k, n)
-    and additional parts (k, m)."""
+    and extra parts (k, m)."""
 
     oracle: str
     sizes: tuple[int, int, int]
@@ -28,23 +28,23 @@ class Problem:
         return f"{self.oracle}{self.sizes}" + "r" * self.regularize
 
     def scores(self, batch: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Normal scores and additional scores."""
+        """Normal scores and extra scores."""
         shape = (batch, self.parts.shape[1]), (batch, self.extras.shape[1])
         return scale * torch.randn(shape[0]).double(), scale * torch.randn(shape[1]).double()
 
-    def best(self, scores: Tensor, additional: Tensor, places: Tensor) -> Columns:
+    def best(self, scores: Tensor, extra_scores: Tensor, places: Tensor) -> Columns:
         """The oracle that looks at all structures."""
-        first = (scores @ self.parts.T + additional @ self.extras.T).argmax(1)
+        first = (scores @ self.parts.T + extra_scores @ self.extras.T).argmax(1)
         found = torch.ones(len(scores), dtype=torch.bool)
         return Columns(self.codes[first], self.parts[first], self.extras[first], found)
 
-    def gap(self, scores: Tensor, additional: Tensor, weights: Tensor, codes: Tensor) -> Tensor:
+    def gap(self, scores: Tensor, extra_scores: Tensor, weights: Tensor, codes: Tensor) -> Tensor:
         """The duality gap of weights (B, K) on codes (B, K, n), over all structures: (B,)."""
         same = (codes.unsqueeze(-2) == self.codes).all(-1)
         assert (same.sum(-1) == (weights > 0)).all()
         y = (weights.unsqueeze(-1) * same).sum(1)
         rows = torch.cat([self.parts, self.extras], 1) if self.regularize else self.parts
-        slope = scores @ self.parts.T + additional @ self.extras.T - y @ rows @ rows.T
+        slope = scores @ self.parts.T + extra_scores @ self.extras.T - y @ rows @ rows.T
         return slope.amax(1) - (y * slope).sum(1)
 
 
@@ -63,7 +63,7 @@ def sequences(n: int, m: int, shared: bool, regularize: bool = False) -> Problem
     codes = torch.tensor(list(itertools.product(range(m), repeat=n)))
     pairs = codes[:, :-1] * m + codes[:, 1:] + (0 if shared else m * m * torch.arange(n - 1))
     return Problem(
-        "viterbi",
+        "sequence",
         (n, m, int(shared)),
         codes.int(),
         _indicators(codes + m * torch.arange(n), n * m),
@@ -79,7 +79,7 @@ def matchings(n: int, m: int) -> Problem:
         for i, j in enumerate(chosen):
             row[i if n <= m else j] = j if n <= m else i
     parts = torch.where(codes < 0, -1, codes + m * torch.arange(n))
-    return Problem("assignment", (n, m, 0), codes.int(), _indicators(parts, n * m), _nothing(codes))
+    return Problem("matching", (n, m, 0), codes.int(), _indicators(parts, n * m), _nothing(codes))
 
 
 def _is_tree(heads: tuple[int, ...], projective: bool) -> bool:
@@ -102,7 +102,7 @@ def trees(n: int, projective: bool, single: bool) -> Problem:
     codes = torch.tensor(
         [h for h in heads if sum(a == i for i, a in enumerate(h)) == 1 or not single]
     )
-    name = "eisner" if projective else "arborescence"
+    name = "projective_tree" if projective else "tree"
     parts = _indicators(codes * n + torch.arange(n), n * n)
     return Problem(name, (n, n, int(single)), codes.int(), parts, _nothing(codes))
 

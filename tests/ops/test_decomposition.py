@@ -6,12 +6,12 @@ import pytest
 import torch
 from rows import rows_of_every_kind
 
-from fenchel.ops import _decomposition, entmax, ksubset, pnorm
+from fenchel.ops import _decomposition, entmax, ksubset, pnormmax
 
 CASES = {
     "entmax": (_decomposition.entmax, entmax.reference.entmax),
-    "normmax": (_decomposition.normmax, pnorm.reference.normmax),
-    "pnormmax": (_decomposition.pnormmax, pnorm.reference.pnormmax),
+    "normmax": (_decomposition.normmax, pnormmax.reference.normmax),
+    "pnormmax": (_decomposition.pnormmax, pnormmax.reference.pnormmax),
 }
 VALUES = [
     *(("entmax", alpha) for alpha in (1.0, 1.0001, 1.1, 1.25, 1.5, 1.75, 2.0)),

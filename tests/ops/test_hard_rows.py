@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rows import hard_rows
 
 import fenchel
-from fenchel.ops import _native, entmax, ksubset, pnorm
+from fenchel.ops import _native, entmax, ksubset, pnormmax
 
 ALPHAS = [0.3, 0.9, 1.0, 1.0001, 1.1, 1.25, 1.33, 1.5, 1.75, 1.99, 2.0, 2.01, 3.0, 4.0, 10.0, 100.0]
 BOUNDS = {torch.float32: 2e-7, torch.float64: 4e-15}
@@ -95,7 +95,7 @@ def test_accuracy_of_pnormmax(p: float) -> None:
         scores = hard_rows(d)
         for dtype, bound in ((torch.float32, 1e-6), (torch.float64, 1e-12)):
             x = scores.to(dtype)
-            y, truth = pnorm.pnormmax(x, p).double(), pnorm.reference.pnormmax(x.double(), p)
+            y, truth = pnormmax.pnormmax(x, p).double(), pnormmax.reference.pnormmax(x.double(), p)
             assert (y - truth).abs().max() <= bound
 
 
@@ -176,7 +176,7 @@ BAD = [0.0, -1.0, NAN, INF, -INF]
 def test_parameters_without_a_meaning_give_nan(bad: float) -> None:
     scores = torch.randn(3, 7)
     given_rows = torch.tensor([[1.5], [bad], [2.0]])
-    kernels = [entmax.entmax, entmax.reference.entmax, pnorm.normmax, pnorm.reference.normmax]
+    kernels = [entmax.entmax, entmax.reference.entmax, pnormmax.normmax, pnormmax.reference.normmax]
     for kernel in kernels:
         y = kernel(scores.double(), given_rows.double())
         assert y.isnan().all(-1).tolist() == [False, True, False]

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fenchel
 from fenchel import mappings
-from fenchel.ops import _native, _operator, entmax, isotonic, ksubset, pnorm, tv1d
+from fenchel.ops import _native, _operator, entmax, fusedmax, ksubset, oscarmax, pnormmax
 
 OVERLOADS = {
     "entmax": 1.5,
@@ -119,9 +119,9 @@ def test_half_precision_is_solved_in_float32_without_float64(
     scores = torch.randn(20, 30).half()
     for reference, parameter in (
         (entmax.reference.entmax, 1.3),
-        (pnorm.reference.pnormmax, 1.5),
-        (tv1d.reference.fusedmax, 0.1),
-        (isotonic.reference.oscarmax, 0.1),
+        (pnormmax.reference.pnormmax, 1.5),
+        (fusedmax.reference.fusedmax, 0.1),
+        (oscarmax.reference.oscarmax, 0.1),
         (lambda x, k: ksubset.reference.ksubset(x, k, 1.5), 2.0),
     ):
         y = _operator._in_widest(reference, _operator.like)(scores, parameter)
@@ -132,7 +132,7 @@ def test_half_precision_is_solved_in_float32_without_float64(
 
 def test_references_order_their_results_as_fake_kernels_say() -> None:
     scores = torch.randn(5, 6).T[::2]
-    for reference in (entmax.reference.entmax, pnorm.reference.normmax):
+    for reference in (entmax.reference.entmax, pnormmax.reference.normmax):
         assert _operator._in_widest(reference, _operator.like)(scores, 1.5).is_contiguous()
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from rows import hard_rows, rows_of_every_kind
 
-from fenchel.ops import entmax, gather, ksubset, pnorm
+from fenchel.ops import entmax, gather, ksubset, pnormmax
 
 pytest.importorskip("triton", reason="Triton is not made for this platform")
 from fenchel.ops._triton.jvp import jvp
@@ -23,8 +23,8 @@ DEVICE = "cuda" if CUDA else "cpu"
 LENGTHS = [7, 100, 1000, 8192, 40_000] if CUDA else [1, 7, 40]
 KINDS = {
     "entmax": (ENTMAX, entmax.reference.entmax, entmax.reference.entmax_jvp),
-    "normmax": (NORM, pnorm.reference.normmax, pnorm.reference.normmax_jvp),
-    "pnormmax": (SQUARED, pnorm.reference.pnormmax, pnorm.reference.pnormmax_jvp),
+    "normmax": (NORM, pnormmax.reference.normmax, pnormmax.reference.normmax_jvp),
+    "pnormmax": (SQUARED, pnormmax.reference.pnormmax, pnormmax.reference.pnormmax_jvp),
 }
 VALUES = {
     "entmax": [0.5, 1.0, 1.0001, 1.1, 1.25, 1.33, 1.5, 1.75, 2.0, 3.0],

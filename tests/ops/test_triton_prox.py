@@ -11,23 +11,23 @@ import pytest
 import torch
 from rows import rows_of_every_kind
 
-from fenchel.ops import isotonic, tv1d
+from fenchel.ops import fusedmax, oscarmax
 
 pytest.importorskip("triton", reason="Triton is not made for this platform")
-from fenchel.ops.isotonic import triton as oscar
-from fenchel.ops.tv1d import triton as fused
+from fenchel.ops.fusedmax import triton as fused
+from fenchel.ops.oscarmax import triton as oscar
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 LENGTHS = [1, 20, 64, 100, 257, 2048, 4000] if CUDA else [1, 7, 30]
 LONG = [17, 2000] if CUDA else [33]
 OPERATORS = {
-    "fusedmax": (fused.fusedmax, tv1d.reference.fusedmax),
-    "oscarmax": (oscar.oscarmax, isotonic.reference.oscarmax),
+    "fusedmax": (fused.fusedmax, fusedmax.reference.fusedmax),
+    "oscarmax": (oscar.oscarmax, oscarmax.reference.oscarmax),
 }
 JACOBIANS = {
-    "fusedmax": (fused.fusedmax_jvp, tv1d.reference.fusedmax_jvp),
-    "oscarmax": (oscar.oscarmax_jvp, isotonic.reference.oscarmax_jvp),
+    "fusedmax": (fused.fusedmax_jvp, fusedmax.reference.fusedmax_jvp),
+    "oscarmax": (oscar.oscarmax_jvp, oscarmax.reference.oscarmax_jvp),
 }
 STRENGTHS = [0.0, 1e-3, 0.2, 100.0]
 CASES = [*itertools.product(STRENGTHS, LENGTHS), (0.1, 65)]

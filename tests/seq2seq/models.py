@@ -6,8 +6,8 @@ import torch
 
 from fenchel import mappings
 from fenchel.seq2seq import ModelConfig, Seq2Seq
-from fenchel.seq2seq._batches import batch
-from fenchel.seq2seq._vocabulary import Words
+from fenchel.seq2seq.data._batches import batch
+from fenchel.seq2seq.data._vocabulary import Words
 
 WORDS = Words([f"w{place}" for place in range(9)])
 PAIRS = batch([([4, 5, 6, 7, 8], [5, 6]), ([7, 6], [4, 4, 9, 8]), ([12], [10])])

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fenchel.seq2seq import Hypothesis, Result, Vocabulary
-from fenchel.seq2seq._ensemble import ROUNDING
-from fenchel.seq2seq._vocabulary import BOS, EOS, words_of
+from fenchel.seq2seq.data._vocabulary import BOS, EOS, words_of
+from fenchel.seq2seq.models._ensemble import ROUNDING
 
 FIRST = 4
 """The first token that is not special."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fenchel.seq2seq._bidirectional import bidirectional
+from fenchel.seq2seq.models._bidirectional import bidirectional
 
 
 def of_torch(layer: nn.LSTM, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

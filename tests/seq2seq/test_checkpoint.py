@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 
 import inflected
 from fenchel import seq2seq
-from fenchel.seq2seq._config import TrainingConfig
 from fenchel.seq2seq._files import FormatError, read_tensors
+from fenchel.seq2seq.config._schema import TrainingConfig
 from inflected import Recorder
 
 

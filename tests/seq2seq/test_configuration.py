@@ -9,8 +9,8 @@ import yaml
 
 import fenchel
 from fenchel.seq2seq import Config, MappingConfig, ModelConfig
-from fenchel.seq2seq import _configuration as configuration
-from fenchel.seq2seq._configuration import ConfigError
+from fenchel.seq2seq.config import _loading as configuration
+from fenchel.seq2seq.config._loading import ConfigError
 
 INFLECTION = configuration.example("inflection")
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fenchel.seq2seq import Batch
-from fenchel.seq2seq._batches import EMPTY, batch
-from fenchel.seq2seq._corpus import Corpus, Encoded, encode, in_order, shuffled
-from fenchel.seq2seq._vocabulary import Characters
+from fenchel.seq2seq.data._batches import EMPTY, batch
+from fenchel.seq2seq.data._corpus import Corpus, Encoded, encode, in_order, shuffled
+from fenchel.seq2seq.data._vocabulary import Characters
 
 LETTERS = Characters("abcdefghij")
 PAIRS = [("abcdefghij"[: 1 + i % 10], "abcdefghij"[: i % 7]) for i in range(200)]
@@ -54,7 +54,7 @@ def test_every_pair_is_in_one_batch(encoded: Encoded) -> None:
 def test_long_pairs_share_a_batch_with_fewer(
     encoded: Encoded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fenchel.seq2seq._batches.PLACES", 24)
+    monkeypatch.setattr("fenchel.seq2seq.data._batches.PLACES", 24)
     batches = in_order(encoded, 16)
     assert sorted(int(i) for index in batches for i in index) == list(range(len(encoded)))
     for index in batches:

@@ -9,9 +9,9 @@ from threading import Thread
 
 import pytest
 
-from fenchel.seq2seq import _data
-from fenchel.seq2seq._config import ParallelFiles
-from fenchel.seq2seq._data import DataError, Malformed, covered, inflections, parallel
+from fenchel.seq2seq.config._schema import ParallelFiles
+from fenchel.seq2seq.data import _readers
+from fenchel.seq2seq.data._readers import DataError, Malformed, covered, inflections, parallel
 
 
 def inflection_file(folder: Path, content: bytes) -> str:
@@ -62,7 +62,7 @@ def test_many_malformed_lines_are_counted(tmp_path: Path) -> None:
 
 
 def test_endless_lines_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_data, "LONGEST_LINE", 10)
+    monkeypatch.setattr(_readers, "LONGEST_LINE", 10)
     malformed = Malformed()
     path = inflection_file(tmp_path, b"a\tb\tV\n" + b"x" * 95 + b"\nc\td\tV\n")
     assert [form for _, form in inflections([path], malformed)] == ["b", "d"]
@@ -79,16 +79,16 @@ def test_covered_files_have_two_columns(tmp_path: Path) -> None:
 def test_patterns_name_files(tmp_path: Path) -> None:
     for name in ("b-dev", "a-dev", "a-train"):
         (tmp_path / name).touch()
-    found = _data.expand([str(tmp_path / "*-dev"), str(tmp_path / "a-train")])
+    found = _readers.expand([str(tmp_path / "*-dev"), str(tmp_path / "a-train")])
     assert [Path(path).name for path in found] == ["a-dev", "b-dev", "a-train"]
     with pytest.raises(FileNotFoundError, match="no file is named like"):
-        _data.expand([str(tmp_path / "*.txt")])
+        _readers.expand([str(tmp_path / "*.txt")])
 
 
 def test_a_name_with_brackets_is_a_name(tmp_path: Path) -> None:
     path = tmp_path / "verbs[1].tsv"
     path.touch()
-    assert _data.expand([str(path)]) == [str(path)]
+    assert _readers.expand([str(path)]) == [str(path)]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_name_with_brackets_is_a_name(tmp_path: Path) -> None:
     ],
 )
 def test_files_are_named_after_their_language(name: str, language: str) -> None:
-    assert _data.language_of(name) == language
+    assert _readers.language_of(name) == language
 
 
 def texts(folder: Path, source: bytes, target: bytes, *, compress: bool = False) -> ParallelFiles:

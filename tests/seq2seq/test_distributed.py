@@ -14,8 +14,8 @@ import torch
 import inflected
 from fenchel import seq2seq
 from fenchel.seq2seq import Listener
-from fenchel.seq2seq._distributed import World, device_of
 from fenchel.seq2seq._files import read_tensors
+from fenchel.seq2seq.training._distributed import World, device_of
 
 RUN = """
 import json, sys

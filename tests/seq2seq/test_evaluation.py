@@ -12,9 +12,9 @@ import torch
 import inflected
 from fenchel import seq2seq
 from fenchel.seq2seq import Characters, ModelConfig, Seq2Seq
-from fenchel.seq2seq._batches import PLACES
-from fenchel.seq2seq._data import Malformed, inflections
-from fenchel.seq2seq._evaluation import best_texts, decode, evaluate
+from fenchel.seq2seq.data._batches import PLACES
+from fenchel.seq2seq.data._readers import Malformed, inflections
+from fenchel.seq2seq.decoding._evaluation import best_texts, decode, evaluate
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import torch
 from tables import FIRST, Mean, Pieces, Table, spelling
 
 from fenchel.seq2seq import Inflection, ModelConfig, Seq2Seq, Subwords, explain
-from fenchel.seq2seq._vocabulary import BOS, EOS, Characters, Words
+from fenchel.seq2seq.data._vocabulary import BOS, EOS, Characters, Words
 
 LETTERS = Characters("abcd")
 

@@ -20,7 +20,7 @@ from fenchel.seq2seq._files import (
     write_tensors,
     write_text,
 )
-from fenchel.seq2seq._vocabulary import Characters
+from fenchel.seq2seq.data._vocabulary import Characters
 
 LETTERS = Characters("abc")
 ARCHITECTURES = {

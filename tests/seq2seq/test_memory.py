@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fenchel.seq2seq import Characters, ModelConfig
-from fenchel.seq2seq import _memory as memory
-from fenchel.seq2seq._distributed import World
+from fenchel.seq2seq.training import _memory as memory
+from fenchel.seq2seq.training._distributed import World
 
 LETTERS = Characters("abc")
 CONFIG = ModelConfig(hidden=1000, embedding=1000)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fenchel.seq2seq import _metrics as metrics
+from fenchel.seq2seq.decoding import _metrics as metrics
 
 WORDS = st.text("abc", max_size=6)
 

@@ -12,8 +12,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from fenchel import Entmax, mappings
 from fenchel.seq2seq import Batch, Seq2Seq
-from fenchel.seq2seq._lstm import Recurrent
-from fenchel.seq2seq._vocabulary import BOS, PAD
+from fenchel.seq2seq.data._vocabulary import BOS, PAD
+from fenchel.seq2seq.models._lstm import Recurrent
 
 
 def assert_gradient(model: Seq2Seq, parameters: Sequence[Tensor]) -> None:

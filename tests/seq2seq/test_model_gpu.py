@@ -8,8 +8,8 @@ from models import NAMES, PAIRS, build
 from torch import Tensor
 
 from fenchel.seq2seq import Batch, Seq2Seq
-from fenchel.seq2seq._batches import batch
-from fenchel.seq2seq._graphs import Recorded
+from fenchel.seq2seq.data._batches import batch
+from fenchel.seq2seq.training._graphs import Recorded
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 LEARNED = {"mapping": "entmax", "alpha": 1.4, "learned_alpha": True}

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from browser import Browser
-from fenchel.seq2seq import Explanation, Hypothesis, Node, Position, Result, _page
-from fenchel.seq2seq._explain import _tree
-from fenchel.seq2seq._page import percent, verdict
+from fenchel.seq2seq import Explanation, Hypothesis, Node, Position, Result
+from fenchel.seq2seq.explanations import _page
+from fenchel.seq2seq.explanations._explain import _tree
+from fenchel.seq2seq.explanations._page import percent, verdict
 
 NASTY = '<img src=x onerror="document.title=1">&\'"'
 

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import FIRST, Mean, Rounded, Table, check_claims, inputs
 
-from fenchel.seq2seq import ModelConfig, Seq2Seq, Words, _frontier, search
-from fenchel.seq2seq._batches import padded
-from fenchel.seq2seq._ensemble import ROUNDING
-from fenchel.seq2seq._vocabulary import BOS, EOS
+from fenchel.seq2seq import ModelConfig, Seq2Seq, Words, search
+from fenchel.seq2seq.data._batches import padded
+from fenchel.seq2seq.data._vocabulary import BOS, EOS
+from fenchel.seq2seq.decoding import _frontier
+from fenchel.seq2seq.models._ensemble import ROUNDING
 
 METHODS = ("greedy", "beam", "exhaustive")
 
@@ -156,7 +157,7 @@ def test_a_limit_on_hypotheses_is_reported():
 
 def test_states_of_many_hypotheses_are_stepped_in_chunks(monkeypatch):
     whole = search(Table(5, support=4), *inputs(1, 2), method="exhaustive", attention=True)
-    monkeypatch.setattr("fenchel.seq2seq._frontier.CHUNK", 7)
+    monkeypatch.setattr("fenchel.seq2seq.decoding._frontier.CHUNK", 7)
     table = Table(5, support=4)
     assert search(table, *inputs(1, 2), method="exhaustive", attention=True) == whole
     assert max(table.steps) == 7

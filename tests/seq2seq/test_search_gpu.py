@@ -7,7 +7,7 @@ import torch
 from tables import Table, check_claims, inputs
 
 from fenchel.seq2seq import ModelConfig, Seq2Seq, search
-from fenchel.seq2seq._vocabulary import Characters
+from fenchel.seq2seq.data._vocabulary import Characters
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tables import FIRST, Mean, Pieces, Rounded, Table, check_claims, inputs, spelling
 
 from fenchel.seq2seq import Characters, Inflection, ModelConfig, Seq2Seq, Subwords, Words, search
-from fenchel.seq2seq._vocabulary import EOS, PAD, UNKNOWN
+from fenchel.seq2seq.data._vocabulary import EOS, PAD, UNKNOWN
 
 METHODS = ("greedy", "beam", "exhaustive")
 PIECES = ["a", "b", "aa", "ab", "ba", ""]
@@ -48,8 +48,8 @@ def test_every_claim_holds(
     tables = [Spelled(seed + k, vocabulary, depth=depth, support=support) for k in range(models)]
     options = {"method": method, "beam": beam, "nbest": nbest, "limit": limit}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fenchel.seq2seq._texts.ROOM", room)
-        patch.setattr("fenchel.seq2seq._cuts.REMEMBERED", remembered)
+        patch.setattr("fenchel.seq2seq.decoding._texts.ROOM", room)
+        patch.setattr("fenchel.seq2seq.decoding._cuts.REMEMBERED", remembered)
         results = search(tables, *inputs(*items), max_length=max_length, **options)
     most = {"greedy": 1, "beam": nbest or beam, "exhaustive": nbest or limit}[method]
     for item, result in zip(items, results, strict=True):

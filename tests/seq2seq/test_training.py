@@ -19,8 +19,8 @@ import torch
 
 import inflected
 from fenchel import seq2seq
-from fenchel.seq2seq._data import DataError
 from fenchel.seq2seq._files import read_tensors
+from fenchel.seq2seq.data._readers import DataError
 from inflected import Recorder
 
 
@@ -263,7 +263,7 @@ def test_the_transformer_trains(folder: Path) -> None:
 
 
 def test_a_log_that_is_no_file_is_refused(tmp_path):
-    from fenchel.seq2seq._log import Log
+    from fenchel.seq2seq.training._log import Log
 
     os.mkfifo(tmp_path / "log.csv")
     with pytest.raises(ValueError, match="is not a regular file"):

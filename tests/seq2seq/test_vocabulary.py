@@ -6,8 +6,16 @@ import json
 
 import pytest
 
-from fenchel.seq2seq._inflection import Inflection
-from fenchel.seq2seq._vocabulary import EOS, UNK, Characters, Subwords, Vocabulary, Words, sampled
+from fenchel.seq2seq.data._inflection import Inflection
+from fenchel.seq2seq.data._vocabulary import (
+    EOS,
+    UNK,
+    Characters,
+    Subwords,
+    Vocabulary,
+    Words,
+    sampled,
+)
 
 TEXTS = ["der Baum des Lebens", "ein Blick auf den Baum", "das Leben ist ein Baum"] * 5
 SOURCES = ["draw\tV;PST\tenglish", "break down\tV;V.PTCP; PST\tenglish", "ça\tN\tfrench"]
@@ -112,7 +120,7 @@ def test_subwords_are_learnt_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> N
     assert some == sampled((str(i) for i in range(1000)), 50)
     assert len(set(some)) == 50
     assert 300 < sum(map(int, some)) / 50 < 700
-    monkeypatch.setattr("fenchel.seq2seq._vocabulary.SAMPLE", 1)
+    monkeypatch.setattr("fenchel.seq2seq.data._vocabulary.SAMPLE", 1)
     assert UNK in Subwords.build(["abab", "zzzz"], 60).encode("zabz")
 
 

@@ -14,15 +14,15 @@ from torch import Tensor
 import exact
 from conftest import identify
 from fenchel import Sequence, structures
-from fenchel.ops import _native, arborescence, assignment, budget, eisner, viterbi
+from fenchel.ops import _native, budget, matching, projective_tree, sequence, tree
 from fenchel.structures._coded import CodedStructure
 
 REFERENCES = {
-    "viterbi": viterbi.reference.viterbi,
-    "arborescence": arborescence.reference.arborescence,
-    "eisner": eisner.reference.eisner,
-    "assignment": assignment.reference.assignment,
-    "budget": budget.reference.budget,
+    "sequence": sequence.reference.map_inference,
+    "tree": tree.reference.map_inference,
+    "projective_tree": projective_tree.reference.map_inference,
+    "matching": matching.reference.map_inference,
+    "budget": budget.reference.map_inference,
 }
 USUAL = [0.0, 1.0, -1.0, 0.5, 1 / 3, 1 + 1e-7, 1 + 1e-13, 1e-20, -30.0, 1000.0, -torch.inf]
 LARGE = [1e6, -1e9, 1e17, 1e30, -1e30, 3e38, -3e38]
@@ -41,10 +41,10 @@ def scores(draw: st.DrawFn, shape: tuple[int, ...], large: bool) -> Tensor:
 
 def best(structure: CodedStructure, problem: Any, native: bool) -> Tensor:
     """The code of the best structure, by the operator or by its reference."""
-    option = structure.option(problem.additional)
-    closed = structure.operators() is None and structure.name != "matching"
-    solve = structure.operator() if native or closed else REFERENCES[structure.oracle]
-    return solve(problem.scores, problem.additional, None, option)[0][0]
+    option = structure.option(problem.extra_scores)
+    closed = structure.inference_operators() is None and structure.name != "matching"
+    solve = structure.map_operator() if native or closed else REFERENCES[structure.oracle]
+    return solve(problem.scores, problem.extra_scores, None, option)[0][0]
 
 
 needs_library = pytest.mark.skipif(_native.LIBRARY is None, reason="there is no native library")
@@ -60,19 +60,19 @@ def test_every_answer_is_right(
 ) -> None:
     dtype = data.draw(st.sampled_from([torch.float32, torch.float64])) if native else torch.float64
     theta = data.draw(scores(structure.shape, native)).to(dtype)
-    additional: tuple[Tensor | None, ...] = ()
+    extra_scores: tuple[Tensor | None, ...] = ()
     if isinstance(structure, Sequence):
         n, m = structure.shape
         shapes = ([(m, m), (n - 1, m, m)], [(m,)], [(m,)])
         drawn = [data.draw(st.sampled_from([None, *some])) for some in shapes]
-        additional = tuple(
+        extra_scores = tuple(
             None if shape is None else data.draw(scores(shape, native)).to(dtype) for shape in drawn
         )
     for _ in range(2):
-        rows, every_score = exact.with_additional(structure, theta, additional)
+        rows, every_score = exact.with_extra(structure, theta, extra_scores)
         totals = exact.totals(rows, every_score)
         top = exact.best(totals)
-        problem = structure.problem(theta, additional or None)
+        problem = structure.problem(theta, extra_scores or None)
         code = best(structure, problem, native)
         if top is None:
             assert (code == -1).all()
@@ -80,12 +80,12 @@ def test_every_answer_is_right(
         value = totals[exact.place_of(structure, code)]
         assert value is not None
         assert top - value <= (1e-15 if native else 1e-11)
-        operators = structure.operators()
+        operators = structure.inference_operators()
         if operators is None:
             return
         solve = operators.marginals if native else operators.reference.marginals
         found, u, _ = solve(
-            problem.scores, problem.additional, None, structure.option(problem.additional)
+            problem.scores, problem.extra_scores, None, structure.option(problem.extra_scores)
         )
         truth, mean = exact.inference(rows, every_score)
         near = 1e-6 if dtype == torch.float32 else 1e-9

@@ -108,7 +108,7 @@ def test_large_transitions(shared: bool) -> None:
         transitions = instances((m, m) if shared else (n - 1, m, m), size)
         values = log_partition(structure, unaries, transitions)
         u, v = marginals(structure, unaries, transitions)
-        pairs = structure.additional_indicator(codes, transitions)
+        pairs = structure.extra_indicator(codes, transitions)
         assert pairs is not None
         both = torch.cat([members, pairs.flatten(1).double()], 1)
         scores = torch.cat([unaries.flatten(1), transitions.flatten(1)], 1)
@@ -158,33 +158,33 @@ def test_small_scores_count_beside_large_ones(
             return values[torch.randint(len(values), shape)]
 
         for _ in range(4):
-            scores, additional = draw(*structure.shape), ()
+            scores, extra_scores = draw(*structure.shape), ()
             if given is not None:
                 shape, m = given[0], structure.shape[1]
                 transitions = None if shape is None else draw(*shape)
-                additional = (transitions, *(draw(m) if there else None for there in given[1:]))
-            rows, every_score = exact.with_additional(structure, scores, additional)
+                extra_scores = (transitions, *(draw(m) if there else None for there in given[1:]))
+            rows, every_score = exact.with_extra(structure, scores, extra_scores)
             totals = exact.totals(rows, every_score)
             top = exact.best(totals)
             assert top is not None
 
-            found = map_inference(structure, scores, additional or None)
+            found = map_inference(structure, scores, extra_scores or None)
             assert found.codes is not None
             value = totals[exact.place_of(structure, found.codes)]
             assert value is not None
             assert top - value <= 1e-15
-            posterior = sparsemap(structure, scores, additional or None)
+            posterior = sparsemap(structure, scores, extra_scores or None)
             assert posterior.converged
             assert exact.gap(structure, totals, posterior) <= 2e-6
 
             if structure.name == "matching":
                 continue
             value, mean = exact.inference(rows, every_score)
-            assert log_partition(structure, scores, additional or None).item() == pytest.approx(
+            assert log_partition(structure, scores, extra_scores or None).item() == pytest.approx(
                 value, rel=1e-6, abs=1e-6
             )
-            result = marginals(structure, scores, additional or None)
-            u, v = result if additional else (result, ())
+            result = marginals(structure, scores, extra_scores or None)
+            u, v = result if extra_scores else (result, ())
             both = torch.cat([x.flatten() for x in (u, *v) if x is not None]).double()
             torch.testing.assert_close(both, mean, rtol=0, atol=1e-6)
 
@@ -192,15 +192,15 @@ def test_small_scores_count_beside_large_ones(
 def test_first_and_last_tags_beside_large_unaries() -> None:
     unaries = torch.full((1, 2), -1e30, requires_grad=True)
     ends = torch.tensor([1.0, 0.0], requires_grad=True)
-    for additional in ((None, ends, None), (None, None, ends)):
-        u, _ = marginals(Sequence(1, 2), unaries, additional)
+    for extra_scores in ((None, ends, None), (None, None, ends)):
+        u, _ = marginals(Sequence(1, 2), unaries, extra_scores)
         torch.testing.assert_close(u[0], ends.detach().softmax(0))
-        value = log_partition(Sequence(1, 2), unaries, additional)
+        value = log_partition(Sequence(1, 2), unaries, extra_scores)
         found = torch.autograd.grad(value, (unaries, ends))
         torch.testing.assert_close(found, (u.detach(), u[0].detach()))
         (second,) = torch.autograd.grad(u[0, 0], ends)
         torch.testing.assert_close(second, torch.tensor([1.0, -1.0]) * u[0].prod().detach())
-        assert map_inference(Sequence(1, 2), unaries, additional).codes.tolist() == [0]
+        assert map_inference(Sequence(1, 2), unaries, extra_scores).codes.tolist() == [0]
         torch.testing.assert_close(
             sparsemap(Sequence(1, 2), unaries, (None, ends / 2, None)).marginals,
             torch.tensor([[0.75, 0.25]]),

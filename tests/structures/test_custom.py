@@ -126,7 +126,11 @@ def test_options(build, error: type[Exception], message: str) -> None:
             r"must have shape \(..., 3\), got \(2, 4\)",
         ),
         (lambda s: map_inference(Bits(4), s.long()), TypeError, "`scores` must be bfloat16"),
-        (lambda s: map_inference(Bits(4), s, s), ValueError, "`additional` must be None for bits"),
+        (
+            lambda s: map_inference(Bits(4), s, s),
+            ValueError,
+            "`extra_scores` must be None for bits",
+        ),
         (lambda s: map_inference(Bits(4), s, lengths=[1, 5]), ValueError, "between 1 and 4, got 5"),
         (lambda s: map_inference(Bits(4), s, lengths=[0, 4]), ValueError, "between 1 and 4, got 0"),
         (lambda s: map_inference(Bits(4), s, lengths=[3]), ValueError, r"shape \(2,\), got \(1,\)"),

@@ -27,7 +27,7 @@ CASES += [
 ]
 
 
-def additional_scores(structure: AbstractStructure, kind: str | None, batch: tuple) -> tuple | None:
+def extra_for(structure: AbstractStructure, kind: str | None, batch: tuple) -> tuple | None:
     if kind is None:
         return None
     n, m = structure.shape
@@ -49,37 +49,37 @@ def backward(value: Tensor, inputs: list[Tensor]) -> None:
 )
 def test_no_instances(structure: AbstractStructure, kind: str | None, batch: tuple) -> None:
     scores = torch.randn(*batch, *structure.shape, requires_grad=True)
-    additional = additional_scores(structure, kind, batch)
-    inputs = [scores, *(piece for piece in additional or () if piece is not None)]
+    extra_scores = extra_for(structure, kind, batch)
+    inputs = [scores, *(piece for piece in extra_scores or () if piece is not None)]
     sizes = [None]
     if structure.sides:
         shape = (*batch, len(structure.sides)) if len(structure.sides) > 1 else batch
         sizes.append(torch.ones(shape, dtype=torch.int64))
     for lengths in sizes:
-        best = map_inference(structure, scores, additional, lengths=lengths)
+        best = map_inference(structure, scores, extra_scores, lengths=lengths)
         assert best.indicator.shape == scores.shape
         backward(best.value, inputs)
         if structure.name not in ("matching", "custom"):
-            value = log_partition(structure, scores, additional, lengths=lengths)
+            value = log_partition(structure, scores, extra_scores, lengths=lengths)
             assert value.shape == batch
             backward(value, inputs)
-            found = marginals(structure, scores, additional, lengths=lengths)
-            u = found if additional is None else found[0]
+            found = marginals(structure, scores, extra_scores, lengths=lengths)
+            u = found if extra_scores is None else found[0]
             assert u.shape == scores.shape
             backward(u.square(), inputs)
         for method in (None, "active_set", "pairwise"):
-            posterior = sparsemap(structure, scores, additional, lengths=lengths, method=method)
+            posterior = sparsemap(structure, scores, extra_scores, lengths=lengths, method=method)
             assert posterior.marginals.shape == scores.shape
             assert posterior.weights.shape[:-1] == posterior.gap.shape == batch
             assert "0 instances" in repr(posterior)
-            again = sparsemap(structure, scores, additional, lengths=lengths, start=posterior)
+            again = sparsemap(structure, scores, extra_scores, lengths=lengths, start=posterior)
             backward(again.marginals.square(), inputs if method else [scores])
         for kind_of_loss in ("perceptron", "svm", "sparsemap", "margin_sparsemap"):
             loss = structured_loss(
                 structure,
                 scores,
                 best,
-                additional,
+                extra_scores,
                 lengths=lengths,
                 kind=kind_of_loss,
                 reduction="none",

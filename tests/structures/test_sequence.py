@@ -41,29 +41,29 @@ def gradients(values: Tensor, inputs: tuple, create_graph: bool = False) -> tupl
 @pytest.mark.parametrize(("n", "m"), [(1, 3), (2, 2), (4, 3), (3, 9)])
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("scale", [1.0, 1000.0])
-def test_additional_scores(n: int, m: int, shared: bool, scale: float) -> None:
+def test_extra_scores(n: int, m: int, shared: bool, scale: float) -> None:
     def draw(*shape: int) -> Tensor:
         return (scale * torch.randn(*shape, dtype=torch.float64)).requires_grad_()
 
     unaries, start, end = draw(n, m), draw(m), draw(m)
     transitions = draw(m, m) if shared else draw(n - 1, m, m)
-    structure, additional = Sequence(n, m), (transitions, start, end)
+    structure, extra_scores = Sequence(n, m), (transitions, start, end)
     pairs = transitions.expand(n - 1, m, m) if shared else transitions
     every = values(unaries, pairs, start, end)
     scores = torch.stack(list(every.values()))
 
-    best = map_inference(structure, unaries, additional)
+    best = map_inference(structure, unaries, extra_scores)
     assert tuple(best.codes.tolist()) == max(every, key=lambda tags: every[tags].item())
     torch.testing.assert_close(best.value, scores.max())
-    pieces = (best.indicator, *best.additional)
+    pieces = (best.indicator, *best.extra)
     inputs = (unaries, transitions, start, end)
     for grad, piece in zip(gradients(best.value, inputs), pieces, strict=True):
         torch.testing.assert_close(piece, grad)
 
     truth = scores.logsumexp(0)
     expected = gradients(truth, inputs, create_graph=True)
-    torch.testing.assert_close(log_partition(structure, unaries, additional), truth)
-    u, v = marginals(structure, unaries, additional)
+    torch.testing.assert_close(log_partition(structure, unaries, extra_scores), truth)
+    u, v = marginals(structure, unaries, extra_scores)
     for found, right in zip((u, *v), expected, strict=True):
         torch.testing.assert_close(found, right, rtol=1e-8, atol=1e-10)
     weights = [torch.randn_like(piece) for piece in inputs]
@@ -119,7 +119,7 @@ def test_transitions_of_one_or_of_each_instance() -> None:
             torch.testing.assert_close(v[i, j], pairs)
             single = map_inference(structure, unaries[i, j], full[i, j])
             assert best.codes[i, j].equal(single.codes)
-            torch.testing.assert_close(best.additional[i, j], single.additional)
+            torch.testing.assert_close(best.extra[i, j], single.extra)
 
 
 def test_the_last_tag_of_a_shorter_sequence() -> None:
@@ -143,7 +143,7 @@ def test_what_was_not_given_is_not_returned() -> None:
     assert start is None
     torch.testing.assert_close(last, end.softmax(0))
     torch.testing.assert_close(u[-1], last)
-    assert map_inference(Sequence(3, 2), unaries).additional is None
+    assert map_inference(Sequence(3, 2), unaries).extra is None
 
 
 def test_forbidden_transitions() -> None:
@@ -200,7 +200,7 @@ def test_a_single_matrix_of_transitions_in_every_form() -> None:
                 torch.testing.assert_close(u, expected[0])
                 torch.testing.assert_close(v.reshape(expected[1].shape), expected[1])
                 posterior = sparsemap(structure, unaries[:count], given)
-                assert posterior.additional.shape == v.shape
+                assert posterior.extra.shape == v.shape
         assert marginals(structure, unaries[0], matrix.unsqueeze(0))[1].shape == (1, 2, 2)
 
 
@@ -208,13 +208,13 @@ def test_a_target_for_transitions_has_their_form() -> None:
     unaries, transitions = torch.randn(3, 4, 2).double(), torch.randn(3, 1, 2, 2).double()
     structure, codes = Sequence(4, 2), torch.randint(2, (3, 4))
     y = structure.indicator(codes)
-    z = structure.additional_indicator(codes, transitions[:, 0])
+    z = structure.extra_indicator(codes, transitions[:, 0])
     assert z is not None
     loss = structured_loss(structure, unaries, (y, z.unsqueeze(1)), transitions, kind="crf")
     torch.testing.assert_close(
         loss, structured_loss(structure, unaries, codes, transitions, kind="crf")
     )
-    with pytest.raises(ValueError, match=r"have shape \(3, 1, 2, 2\) for the additional scores"):
+    with pytest.raises(ValueError, match=r"have shape \(3, 1, 2, 2\) for the extra scores"):
         structured_loss(structure, unaries, (y, z), transitions, kind="crf")
 
 
@@ -243,22 +243,20 @@ def test_one_position_has_no_transitions(batch: tuple[int, ...]) -> None:
         none = torch.zeros(shape)
         for ends in ((None, None), (start, None)):
             moved = scores if ends[0] is None else scores + start
-            additional = (none, *ends)
-            u, (v, *_) = marginals(structure, scores, additional)
+            extra_scores = (none, *ends)
+            u, (v, *_) = marginals(structure, scores, extra_scores)
             torch.testing.assert_close(u, moved.softmax(-1))
             assert v.shape == (*batch, *shape[-2 if shape == (m, m) else -3 :])
             assert (v == 0).all()
-            best = map_inference(structure, scores, additional)
+            best = map_inference(structure, scores, extra_scores)
             assert best.codes.equal(moved.argmax(-1))
             for regularize in (False, True):
-                posterior = sparsemap(
-                    structure, scores, additional, regularize_additional=regularize
-                )
+                posterior = sparsemap(structure, scores, extra_scores, regularize_extra=regularize)
                 torch.testing.assert_close(posterior.marginals, fenchel.sparsemax(moved))
-                assert posterior.additional[0].numel() in (0, v.numel())
+                assert posterior.extra[0].numel() in (0, v.numel())
             for kind in ("perceptron", "svm", "crf", "margin_crf", "sparsemap", "margin_sparsemap"):
                 for target in (best.codes, best, (best.indicator, v)):
-                    loss = structured_loss(structure, scores, target, additional, kind=kind)
+                    loss = structured_loss(structure, scores, target, extra_scores, kind=kind)
                     assert loss >= -1e-6
 
 
@@ -270,10 +268,10 @@ def test_fractional_targets_with_first_and_last_tags(
     structure, lengths = Sequence(4, 3), torch.tensor([4, 2])
     draw = [None if there is None else torch.randn(there) for there in (shape, (3,), (2, 3))]
     kept = (True, *ends)
-    additional = tuple(x if there else None for x, there in zip(draw, kept, strict=True))
+    extra_scores = tuple(x if there else None for x, there in zip(draw, kept, strict=True))
     scores = torch.randn(2, 4, 3)
-    posterior = sparsemap(structure, scores, additional, lengths=lengths, tol=1e-9)
-    y, z = posterior.marginals, posterior.additional[0]
+    posterior = sparsemap(structure, scores, extra_scores, lengths=lengths, tol=1e-9)
+    y, z = posterior.marginals, posterior.extra[0]
     target = y if z is None else (y, z)
-    loss = structured_loss(structure, scores, target, additional, lengths=lengths)
+    loss = structured_loss(structure, scores, target, extra_scores, lengths=lengths)
     torch.testing.assert_close(loss, torch.zeros(()), rtol=0, atol=1e-5)

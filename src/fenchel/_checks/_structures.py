@@ -35,13 +35,13 @@ def batch_of(name: str, value: Tensor, shape: tuple[int, ...]) -> torch.Size:
     return value.shape[:cut]
 
 
-def additional(pieces: tuple, names: tuple[str, ...], structure: str, scores: Tensor) -> None:
-    """Additional scores, one or None for each name, of the scores' type and device."""
+def extra_scores(pieces: tuple, names: tuple[str, ...], structure: str, scores: Tensor) -> None:
+    """Extra scores, one or None for each name, of the scores' type and device."""
     if not names:
-        raise ValueError(f"`additional` must be None for {structure}, which has no such scores.")
+        raise ValueError(f"`extra_scores` must be None for {structure}, which has no such scores.")
     if len(pieces) != len(names):
         raise ValueError(
-            f"`additional` must be a tensor or a tuple ({', '.join(names)}), some of them None; "
+            f"`extra_scores` must be a tensor or a tuple ({', '.join(names)}), some of them None; "
             f"got {len(pieces)} entries."
         )
     for name, piece in zip(names, pieces, strict=True):
@@ -55,10 +55,8 @@ def additional(pieces: tuple, names: tuple[str, ...], structure: str, scores: Te
             )
 
 
-def additional_fits(
-    name: str, shape: torch.Size, own: list[tuple[int, ...]], batch: torch.Size
-) -> int:
-    """How many dimensions of an additional score belong to one instance, where those may be any of
+def extra_fits(name: str, shape: torch.Size, own: list[tuple[int, ...]], batch: torch.Size) -> int:
+    """How many dimensions of an extra score belong to one instance, where those may be any of
     `own` and the others broadcast to the batch.
 
     One of `own` has no dimension for positions, the others have it first.
@@ -146,12 +144,12 @@ MAPPED = (
 )
 
 
-def unmapped(scores: Any, additional: Any) -> None:
+def unmapped(scores: Any, extra_scores: Any) -> None:
     """Scores that no torch.vmap maps."""
     if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
         return
     functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
-    pieces = additional if isinstance(additional, tuple) else (additional,)
+    pieces = extra_scores if isinstance(extra_scores, tuple) else (extra_scores,)
     for value in (scores, *pieces):
         while isinstance(value, Tensor) and functorch.is_functorch_wrapped_tensor(value):
             if functorch.is_batchedtensor(value):
@@ -203,7 +201,7 @@ def start(value: Any, posterior: type, problem: Any) -> None:
 
 
 def target_pair(value: Any) -> tuple[Any, Any]:
-    """A target, and that of the additional scores or None."""
+    """A target, and that of the extra scores or None."""
     if not isinstance(value, tuple):
         return value, None
     if len(value) != 2:
@@ -249,23 +247,23 @@ def members(value: Tensor, structure: Any, good: Tensor) -> None:
 
 
 def vertex(name: str, value: Tensor, coded: bool) -> None:
-    """Indicators of zeros and ones, from which the additional parts of a structure follow."""
+    """Indicators of zeros and ones, from which the extra parts of a structure follow."""
     if coded and (not _values_can_be_read(value) or ((value == 0) | (value == 1)).all()):
         return
     raise ValueError(
         f"`{name}` must be codes, or zeros and ones of a structure of the library, where there are "
-        "additional scores; for others give a pair, with the additional scores' own target."
+        "extra scores; for others give a pair, with the extra scores' own target."
     )
 
 
-def like_additional(value: Any, batch: torch.Size, own: tuple[int, ...]) -> None:
-    """The target (..., *own) of additional scores, which one instance was given as `own`."""
+def like_extra(value: Any, batch: torch.Size, own: tuple[int, ...]) -> None:
+    """The target (..., *own) of extra scores, which one instance was given as `own`."""
     if not isinstance(value, Tensor):
         raise TypeError(f"`target` must be a torch.Tensor, or a pair of them; got {kind(value)}.")
     shape = (*batch, *own)
     if tuple(value.shape) != shape:
         raise ValueError(
-            f"`target` must have shape {shape} for the additional scores, got {tuple(value.shape)}."
+            f"`target` must have shape {shape} for the extra scores, got {tuple(value.shape)}."
         )
 
 

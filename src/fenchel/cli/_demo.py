@@ -17,7 +17,7 @@ from ._models import trained
 
 if TYPE_CHECKING:
     from ..seq2seq import Config, Result, Seq2Seq
-    from ..seq2seq._evaluation import Evaluation
+    from ..seq2seq.decoding._evaluation import Evaluation
 
 FORMS = {
     "V;PST": "past",
@@ -83,7 +83,7 @@ def command() -> str:
 
 def verbs(split: str) -> Path:
     """The file of verbs to learn from ("train"), or of those held out ("dev")."""
-    return Path(str(files("fenchel.seq2seq") / "data" / f"english-{split}.tsv"))
+    return Path(str(files("fenchel.seq2seq") / "resources" / f"english-{split}.tsv"))
 
 
 def config(folder: Path) -> Config:
@@ -126,8 +126,8 @@ def accepted(split: str) -> dict[Form, list[str]]:
 def run(folder: Path) -> int:
     """Trains, prints the table, and writes the page and the picture."""
     from ..seq2seq import explain
-    from ..seq2seq._evaluation import decode, evaluate
     from ..seq2seq._files import write_text
+    from ..seq2seq.decoding._evaluation import decode, evaluate
 
     folder.mkdir(parents=True, exist_ok=True)
     forms = accepted("dev")
@@ -190,7 +190,7 @@ def by_kind(
     model: Seq2Seq, results: dict[Form, Result], forms: dict[Form, list[str]]
 ) -> dict[str, list[Form]]:
     """The forms that the model gets right, considering one output or several, or wrong."""
-    from ..seq2seq._evaluation import best_texts
+    from ..seq2seq.decoding._evaluation import best_texts
 
     kinds: dict[str, list[Form]] = {kind: [] for kind in DRAWN}
     outputs = best_texts(model, list(results.values()))

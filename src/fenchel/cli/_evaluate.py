@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ._models import add_ensemble, add_limits, add_search, trained
 
 if TYPE_CHECKING:
-    from ..seq2seq._data import Malformed, Pair
-    from ..seq2seq._evaluation import Evaluation
+    from ..seq2seq.data._readers import Malformed, Pair
+    from ..seq2seq.decoding._evaluation import Evaluation
 
 TASKS = ("inflection", "translation", "summarization")
 
@@ -60,10 +60,10 @@ def add(commands: Any, epilog: str) -> None:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from ..seq2seq._data import Malformed
-    from ..seq2seq._evaluation import evaluate
     from ..seq2seq._files import writable, write_json, write_text
-    from ..seq2seq._inflection import only_language
+    from ..seq2seq.data._inflection import only_language
+    from ..seq2seq.data._readers import Malformed
+    from ..seq2seq.decoding._evaluation import evaluate
 
     if arguments.json_to:
         arguments.json_to.parent.mkdir(parents=True, exist_ok=True)
@@ -102,8 +102,8 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 def _pairs(
     task: str, files: Sequence[str], language: str | None, malformed: Malformed
 ) -> list[Pair]:
-    from ..seq2seq._config import ParallelFiles
-    from ..seq2seq._data import inflections, parallel
+    from ..seq2seq.config._schema import ParallelFiles
+    from ..seq2seq.data._readers import inflections, parallel
 
     if task == "inflection":
         return list(inflections(files, malformed, language))

@@ -43,7 +43,7 @@ def add(commands: Any, epilog: str) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ..seq2seq import explain
     from ..seq2seq._files import writable, write_text
-    from ..seq2seq._page import percent, verdict, warning
+    from ..seq2seq.explanations._page import percent, verdict, warning
 
     if arguments.html is not None:
         writable(arguments.html)

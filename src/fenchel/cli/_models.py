@@ -11,7 +11,7 @@ from .. import _checks
 
 if TYPE_CHECKING:
     from ..seq2seq import Seq2Seq
-    from ..seq2seq._config import SearchConfig
+    from ..seq2seq.config._schema import SearchConfig
 
 
 class Trained(NamedTuple):
@@ -100,10 +100,10 @@ def trained(folders: Sequence[Path], device: str) -> Trained:
     Raises:
         FileNotFoundError, ValueError: if one is missing, damaged, or has another vocabulary.
     """
-    from ..seq2seq._config import SearchConfig
-    from ..seq2seq._distributed import device_of
-    from ..seq2seq._ensemble import Ensemble
-    from ..seq2seq._folder import load, read_config, section
+    from ..seq2seq.config._schema import SearchConfig
+    from ..seq2seq.models._ensemble import Ensemble
+    from ..seq2seq.models._folder import load, read_config, section
+    from ..seq2seq.training._distributed import device_of
 
     place = device_of(device)
     models = [load(folder, place) for folder in folders]

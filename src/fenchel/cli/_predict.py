@@ -81,7 +81,7 @@ class Line:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from ..seq2seq._evaluation import decode
+    from ..seq2seq.decoding._evaluation import decode
 
     if arguments.attention and not arguments.json:
         parser.error("--attention needs --json.")
@@ -121,7 +121,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 def _blocks(stream: io.BufferedIOBase, model: Seq2Seq, size: int) -> Iterator[list[Line]]:
     """The lines that have arrived, so many at most, checked; what is wrong with one is said."""
-    from ..seq2seq._explain import listed
+    from ..seq2seq.explanations._explain import listed
 
     block: list[Line] = []
     for line in _lines(stream):

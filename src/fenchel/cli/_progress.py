@@ -16,9 +16,9 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 from typing_extensions import Self
 
-from ..seq2seq._checkpoint import Progress as State
-from ..seq2seq._listener import Listener
-from ..seq2seq._validation import Metrics
+from ..seq2seq.training._callback import Listener
+from ..seq2seq.training._checkpoint import Progress as State
+from ..seq2seq.training._validation import Metrics
 
 
 class Progress(Listener):

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..seq2seq._listener import Summary
+    from ..seq2seq.training._callback import Summary
 
 EXAMPLES = ("inflection", "translation", "summarization")
 
@@ -51,18 +51,18 @@ def add(commands: Any, epilog: str) -> None:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from ..seq2seq import _configuration
-    from ..seq2seq._listener import Listener
-    from ..seq2seq._training import train
+    from ..seq2seq.config import _loading
+    from ..seq2seq.training._callback import Listener
+    from ..seq2seq.training._training import train
 
     if arguments.example:
-        print(_configuration.example(arguments.example), end="")
+        print(_loading.example(arguments.example), end="")
         return 0
     if not arguments.config:
         parser.error("name a configuration file; `--example` prints one to begin with.")
     try:
-        config = _configuration.load_config(arguments.config, arguments.overrides)
-    except _configuration.ConfigError as error:
+        config = _loading.load_config(arguments.config, arguments.overrides)
+    except _loading.ConfigError as error:
         parser.exit(2, f"fenchel train: error: {error}\n")
     first = int(os.environ.get("RANK", "0")) == 0  # of torchrun's processes, one talks
     if arguments.quiet or not first:

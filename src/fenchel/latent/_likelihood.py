@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from .._sparsemap import Posterior
 from ..mappings._softmax import Softmax
 from ..structures._bits import Bits
 from ..structures._budget import Budget
 from ..structures._choice import Choice
+from ..structures._posterior import Posterior
 from ..structures._problem import Problem
 from ._distributions import AbstractSampled, Bernoulli, Categorical, Table
 from ._expectation import LossFn, evaluate

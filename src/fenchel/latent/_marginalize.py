@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from .. import _checks
-from .._sparsemap import Posterior
 from ..mappings import AbstractMapping
 from ..mappings._sparsemax import Sparsemax
 from ..structures._base import AbstractStructure
+from ..structures._posterior import Posterior
 from ._expectation import Expectation, LossFn
 from ._supports import by_posterior
 from .estimators._base import AbstractEstimator
@@ -32,7 +32,7 @@ def marginalize(
 
     Args:
         scores: (..., K) for a categorical latent, (..., *shape) for a structured one, floating
-            point; or a `Posterior` of `fenchel.sparsemap`, where additional scores, lengths or the
+            point; or a `Posterior` of `fenchel.sparsemap`, where extra scores, lengths or the
             solver's options are needed.
         loss_fn: called with items (N,), indices of the batch in row-major order, and outcomes: the
             categories (N,) in int64, for a `Choice` too, or for another structure the indicators

@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._sparsemap import Posterior, sparsemap
 from ..mappings import AbstractMapping
 from ..mappings._sparsemax import sparsemax
 from ..structures._base import AbstractStructure
 from ..structures._bits import Bits
 from ..structures._choice import Choice
 from ..structures._coded import CodedStructure
+from ..structures._posterior import Posterior
+from ..structures._sparsemap import sparsemap
 from ._distributions import Table
 from ._k_best import k_best
 

@@ -1,6 +1,13 @@
-"""The Fenchel-Young loss of any mapping, by itself or fused with the linear layer before it."""
+"""Fenchel-Young losses: of mappings, alone or fused with a linear layer, and of structures."""
 
 from ._fenchel_young import FenchelYoungLoss, fenchel_young_loss
 from ._linear import linear_fenchel_young_loss
+from ._structured import StructuredLoss, structured_loss
 
-__all__ = ["FenchelYoungLoss", "fenchel_young_loss", "linear_fenchel_young_loss"]
+__all__ = [
+    "FenchelYoungLoss",
+    "StructuredLoss",
+    "fenchel_young_loss",
+    "linear_fenchel_young_loss",
+    "structured_loss",
+]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import _checks
 from ..ops import entmax as entmax_ops
-from ..ops import tv1d as ops
+from ..ops import fusedmax as ops
 from ._base import AbstractMapping
 
 

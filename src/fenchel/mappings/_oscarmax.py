@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import _checks
 from ..ops import entmax as entmax_ops
-from ..ops import isotonic as ops
+from ..ops import oscarmax as ops
 from ._base import AbstractMapping
 
 

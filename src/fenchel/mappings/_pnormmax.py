@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from ..ops import pnorm as ops
+from ..ops import pnormmax as ops
 from ._base import AbstractMapping
 
 

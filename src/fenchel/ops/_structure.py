@@ -16,11 +16,11 @@ Inference = tuple[Tensor, Tensor, Tensor]
 """Values (B) and marginals u and v."""
 
 
-def step(additional: Tensor | None, batch: int) -> int:
-    """How many entries lie between the additional scores of two instances; 0 if all share them."""
-    if additional is None or additional.shape[0] < batch:
+def step(extra_scores: Tensor | None, batch: int) -> int:
+    """How many entries lie between the extra scores of two instances; 0 if all share them."""
+    if extra_scores is None or extra_scores.shape[0] < batch:
         return 0
-    return additional[0].numel() if batch else 0
+    return extra_scores[0].numel() if batch else 0
 
 
 def sizes(scores: Tensor) -> tuple[int, int]:
@@ -29,38 +29,38 @@ def sizes(scores: Tensor) -> tuple[int, int]:
 
 
 def declare_map(name: str, reference: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator `name(scores, additional, lengths, option) -> (codes, values)`.
+    """The operator `name_map(scores, extra_scores, lengths, option) -> (codes, values)`.
 
     Args:
-        name: of the operator and of its function in the library.
+        name: the structure's, and that of its kernel folder.
         reference: with the operator's arguments, in plain PyTorch.
     Returns:
-        A function of scores (B, n, m) or (B, d), additional scores (B or 1, …) or None, lengths
+        A function of scores (B, n, m) or (B, d), extra scores (B or 1, …) or None, lengths
         (B, k) in int64 or None, and the structure's option. The codes are (B, n) in int32, −1 for
         none, and the values (B) in float64: −inf where there is no structure, and NaN, with codes
         −1, where a score is NaN or +inf.
     """
-    routine = Routine(name, "ppipiiiiipp")
+    routine = Routine(f"{name}_map", "ppipiiiiipp")
 
     def fake(scores: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
         codes = scores.new_empty(scores.shape[:2], dtype=torch.int32)
         return codes, scores.new_empty(scores.shape[:1], dtype=torch.float64)
 
     def native(
-        scores: Tensor, additional: Tensor | None, lengths: Tensor | None, option: int
+        scores: Tensor, extra_scores: Tensor | None, lengths: Tensor | None, option: int
     ) -> tuple[Tensor, Tensor]:
         batch = scores.shape[0]
         codes, values = fake(scores)
         routine(
             scores.dtype,
-            *(scores, additional, step(additional, batch)),
+            *(scores, extra_scores, step(extra_scores, batch)),
             *(lengths, 0 if lengths is None else lengths.shape[1], batch, *sizes(scores), option),
             *(codes, values),
         )
         return codes, values
 
     return declare(
-        f"{name}(Tensor scores, Tensor? additional, Tensor? lengths, int option)"
+        f"{name}_map(Tensor scores, Tensor? extra_scores, Tensor? lengths, int option)"
         " -> (Tensor, Tensor)",
         fake=fake,
         reference=reference,
@@ -120,8 +120,8 @@ class Reference:
     """Marginals and their derivative from a log-partition, by autograd.
 
     Args:
-        log_partition: (scores, additional, lengths, option) to values (B), in differentiable torch
-            operations.
+        log_partition: (scores, extra_scores, lengths, option) to values (B), in differentiable
+            torch operations.
         marginals: the same to the gradient (u, v), where autograd would lose precision.
     """
 
@@ -131,27 +131,27 @@ class Reference:
         self._log_partition, self._marginals = log_partition, marginals
 
     def gradient(
-        self, scores: Tensor, additional: Tensor | None, lengths: Tensor | None, option: int
+        self, scores: Tensor, extra_scores: Tensor | None, lengths: Tensor | None, option: int
     ) -> tuple[Tensor, Tensor | None]:
         """Marginals u and v (B, …) as differentiable functions of scores that require gradients."""
         if self._marginals is not None:
-            return self._marginals(scores, additional, lengths, option)
+            return self._marginals(scores, extra_scores, lengths, option)
         inputs = (scores,)
-        if additional is not None:
-            additional = additional.expand(scores.shape[0], *additional.shape[1:])
-            inputs = (scores, additional)
-        values = self._log_partition(scores, additional, lengths, option)
+        if extra_scores is not None:
+            extra_scores = extra_scores.expand(scores.shape[0], *extra_scores.shape[1:])
+            inputs = (scores, extra_scores)
+        values = self._log_partition(scores, extra_scores, lengths, option)
         values = torch.where(values == -torch.inf, 0.0, values).sum()
         u, *v = torch.autograd.grad(values, inputs, create_graph=True, materialize_grads=True)
         return u, (v[0] if v else None)
 
     def marginals(
-        self, scores: Tensor, additional: Tensor | None, lengths: Tensor | None, option: int
+        self, scores: Tensor, extra_scores: Tensor | None, lengths: Tensor | None, option: int
     ) -> Inference:
         """Values, u and v; see `declare_inference`."""
-        values = self._log_partition(scores, additional, lengths, option)
+        values = self._log_partition(scores, extra_scores, lengths, option)
         with torch.enable_grad():
-            found = self.gradient(*_leaves(scores, additional), lengths, option)
+            found = self.gradient(*_leaves(scores, extra_scores), lengths, option)
         u, v = (
             scores.new_empty(0)
             if x is None
@@ -163,7 +163,7 @@ class Reference:
     def product(
         self,
         scores: Tensor,
-        additional: Tensor | None,
+        extra_scores: Tensor | None,
         of_u: Tensor,
         of_v: Tensor | None,
         lengths: Tensor | None,
@@ -171,25 +171,25 @@ class Reference:
     ) -> tuple[Tensor, Tensor]:
         """The derivative of the marginals in a direction; see `declare_inference`."""
         with torch.enable_grad():
-            scores, additional = _leaves(scores, additional)
-            u, v = self.vjp(scores, additional, of_u, of_v, lengths, option)
+            scores, extra_scores = _leaves(scores, extra_scores)
+            u, v = self.vjp(scores, extra_scores, of_u, of_v, lengths, option)
         return u.detach(), scores.new_empty(0) if v is None else v.detach()
 
     def vjp(
         self,
         scores: Tensor,
-        additional: Tensor | None,
+        extra_scores: Tensor | None,
         of_u: Tensor,
         of_v: Tensor | None,
         lengths: Tensor | None,
         option: int,
     ) -> tuple[Tensor, Tensor | None]:
         """The same as a differentiable function of all, summed over instances that share their
-        additional scores."""
-        given = (scores,) if additional is None else (scores, additional)
+        extra scores."""
+        given = (scores,) if extra_scores is None else (scores, extra_scores)
         inputs = [t if t.requires_grad else t.detach().requires_grad_() for t in given]
         wide = [tensor.double() for tensor in inputs]
-        u, v = self.gradient(wide[0], None if additional is None else wide[1], lengths, option)
+        u, v = self.gradient(wide[0], None if extra_scores is None else wide[1], lengths, option)
         total = (u * of_u).sum()
         if v is not None and of_v is not None:
             total = total + (v * of_v).sum()
@@ -197,13 +197,13 @@ class Reference:
         return u, (rest[0] if rest else None)
 
 
-def _leaves(scores: Tensor, additional: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Copies to differentiate in, with the additional scores of each instance for itself."""
+def _leaves(scores: Tensor, extra_scores: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Copies to differentiate in, with the extra scores of each instance for itself."""
     leaf = scores.detach().clone().requires_grad_()
-    if additional is None:
+    if extra_scores is None:
         return leaf, None
-    additional = additional.detach().expand(scores.shape[0], *additional.shape[1:])
-    return leaf, additional.clone().requires_grad_()
+    extra_scores = extra_scores.detach().expand(scores.shape[0], *extra_scores.shape[1:])
+    return leaf, extra_scores.clone().requires_grad_()
 
 
 def declare_inference(
@@ -212,37 +212,37 @@ def declare_inference(
     """The operators of a structure with a tractable log-partition.
 
     Args:
-        name: of the operators and of their functions in the library.
-        log_partition: (scores, additional, lengths, option) to values (B), in differentiable torch
-            operations.
+        name: the structure's, and that of its kernel folder.
+        log_partition: (scores, extra_scores, lengths, option) to values (B), in differentiable
+            torch operations.
         marginals: the same to the gradient (u, v), where autograd would lose precision.
     Returns:
-        `log_partition(scores, additional, lengths, option) -> values`; `marginals`, the same to
-        (values, u, v); `product(scores, additional, of_u, of_v, lengths, option) -> (u, v)`, the
+        `log_partition(scores, extra_scores, lengths, option) -> values`; `marginals`, the same to
+        (values, u, v); `product(scores, extra_scores, of_u, of_v, lengths, option) -> (u, v)`, the
         derivative of the marginals in a direction; and the reference. Values are float64; u is like
-        the scores, v like the additional scores of each instance, (B, …), empty if there are none.
+        the scores, v like the extra scores of each instance, (B, …), empty if there are none.
     """
-    routine = Routine(name, "ppipiiiippp")
+    routine = Routine(f"{name}_marginals", "ppipiiiippp")
     product_routine = Routine(f"{name}_product", "ppipiiiipppp")
 
-    def extras(scores: Tensor, additional: Tensor | None) -> Tensor:
-        shape = (0,) if additional is None else (scores.shape[0], *additional.shape[1:])
+    def extras(scores: Tensor, extra_scores: Tensor | None) -> Tensor:
+        shape = (0,) if extra_scores is None else (scores.shape[0], *extra_scores.shape[1:])
         return scores.new_empty(shape)
 
     def value(scores: Tensor, *_: Any) -> Tensor:
         return scores.new_empty(scores.shape[:1], dtype=torch.float64)
 
-    def all_three(scores: Tensor, additional: Tensor | None, *_: Any) -> Inference:
-        return value(scores), torch.empty_like(scores), extras(scores, additional)
+    def all_three(scores: Tensor, extra_scores: Tensor | None, *_: Any) -> Inference:
+        return value(scores), torch.empty_like(scores), extras(scores, extra_scores)
 
-    def both(scores: Tensor, additional: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
-        return torch.empty_like(scores), extras(scores, additional)
+    def both(scores: Tensor, extra_scores: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+        return torch.empty_like(scores), extras(scores, extra_scores)
 
     def words(
-        scores: Tensor, additional: Tensor | None, lengths: Tensor | None, option: int
+        scores: Tensor, extra_scores: Tensor | None, lengths: Tensor | None, option: int
     ) -> tuple:
         batch = scores.shape[0]
-        first = (scores.dtype, scores, additional, step(additional, batch))
+        first = (scores.dtype, scores, extra_scores, step(extra_scores, batch))
         return (*first, lengths, batch, *sizes(scores), option)
 
     def native_value(*arguments: Any) -> Tensor:
@@ -257,19 +257,19 @@ def declare_inference(
 
     def native_product(
         scores: Tensor,
-        additional: Tensor | None,
+        extra_scores: Tensor | None,
         of_u: Tensor,
         of_v: Tensor | None,
         lengths: Tensor | None,
         option: int,
     ) -> tuple[Tensor, Tensor]:
-        u, v = both(scores, additional)
-        arguments = words(scores, additional, lengths, option)
+        u, v = both(scores, extra_scores)
+        arguments = words(scores, extra_scores, lengths, option)
         product_routine(*arguments, of_u, of_v, u, v if v.numel() else None)
         return u, v
 
     reference = Reference(log_partition, marginals)
-    schema = "(Tensor scores, Tensor? additional, Tensor? lengths, int option)"
+    schema = "(Tensor scores, Tensor? extra_scores, Tensor? lengths, int option)"
     return Operators(
         declare(
             f"{name}_log_partition{schema} -> Tensor",
@@ -288,7 +288,7 @@ def declare_inference(
             rowwise=False,
         ),
         declare(
-            f"{name}_product(Tensor scores, Tensor? additional, Tensor of_u, Tensor? of_v, "
+            f"{name}_product(Tensor scores, Tensor? extra_scores, Tensor of_u, Tensor? of_v, "
             "Tensor? lengths, int option) -> (Tensor, Tensor)",
             fake=both,
             reference=reference.product,

@@ -1,19 +1,19 @@
 """Sequence-to-sequence models with sparse attention and sparse outputs."""
 
-from ._batches import Batch
-from ._config import Config, MappingConfig, ModelConfig
-from ._configuration import ConfigError, load_config
-from ._evaluation import Evaluation, decode, evaluate
-from ._explain import Explanation, Node, Position, explain
-from ._folder import load, save
-from ._hypotheses import Hypothesis, Result
-from ._inflection import Inflection
-from ._listener import DivergenceError, Listener, Summary
-from ._model import Seq2Seq
-from ._search import search
-from ._training import train
-from ._validation import Metrics
-from ._vocabulary import Characters, Subwords, Vocabulary, Words
+from .config._loading import ConfigError, load_config
+from .config._schema import Config, MappingConfig, ModelConfig
+from .data._batches import Batch
+from .data._inflection import Inflection
+from .data._vocabulary import Characters, Subwords, Vocabulary, Words
+from .decoding._evaluation import Evaluation, decode, evaluate
+from .decoding._hypotheses import Hypothesis, Result
+from .decoding._search import search
+from .explanations._explain import Explanation, Node, Position, explain
+from .models._folder import load, save
+from .models._model import Seq2Seq
+from .training._callback import DivergenceError, Listener, Summary
+from .training._training import train
+from .training._validation import Metrics
 
 __all__ = [
     "Batch",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from ._problem import Additional, Form, Problem, Vertices
+from ._problem import ExtraScores, Form, Problem, Vertices
 
 _REGISTRY: dict[str, type[AbstractStructure]] = {}
 
@@ -25,8 +25,8 @@ class AbstractStructure(abc.ABC):
     """
 
     name: ClassVar[str]
-    additional_names: ClassVar[tuple[str, ...]] = ()
-    """The additional scores it takes, in order."""
+    extra_names: ClassVar[tuple[str, ...]] = ()
+    """The extra scores it takes, in order."""
     options_dim: ClassVar[int | None] = None
     """The dimension of the scores along which the options of one position lie; None if a part is
     there or not by itself."""
@@ -53,18 +53,18 @@ class AbstractStructure(abc.ABC):
 
     @abc.abstractmethod
     def argmax(
-        self, scores: Tensor, additional: Tensor | None = None, lengths: Tensor | None = None
+        self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> Any:
         """The best structure of each instance of a batch.
 
-        A structure without additional scores and lengths may take scores alone.
+        A structure without extra scores and lengths may take scores alone.
 
         Args:
             scores: (B, *shape), float32 or float64.
-            additional: (B or 1, …), where the structure has additional scores and they are given.
+            extra_scores: (B or 1, …), where the structure has extra scores and they are given.
             lengths: (B, k) in int64, where the structure has `sides` and lengths are given.
         Returns:
-            Indicators like the scores; or a pair of these and of the indicators of additional
+            Indicators like the scores; or a pair of these and of the indicators of extra_scores
             scores, (B, …), where there are such.
         """
 
@@ -78,24 +78,24 @@ class AbstractStructure(abc.ABC):
         """A few small instances that exercise every branch; tests run over them."""
 
     def log_partition(
-        self, scores: Tensor, additional: Tensor | None = None, lengths: Tensor | None = None
+        self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> Tensor:
         """log Σ exp of the scores of all structures, (B), differentiable; arguments as `argmax`."""
         raise NotImplementedError(self.intractable)
 
     def marginals(
-        self, scores: Tensor, additional: Tensor | None = None, lengths: Tensor | None = None
+        self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """The gradient of `log_partition`, of each instance for itself, differentiable."""
         given = [scores]
-        if additional is not None:
-            given.append(additional.expand(scores.shape[0], *additional.shape[1:]))
+        if extra_scores is not None:
+            given.append(extra_scores.expand(scores.shape[0], *extra_scores.shape[1:]))
         watched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
         with torch.enable_grad():
             inputs = [
                 t if watched and t.requires_grad else t.detach().requires_grad_() for t in given
             ]
-            extra = inputs[1] if additional is not None else None
+            extra = inputs[1] if extra_scores is not None else None
             values = self.log_partition(*self.arguments(inputs[0], extra, lengths))
             u, *v = torch.autograd.grad(values.sum(), inputs, create_graph=watched)
         return u, v[0] if v else None
@@ -111,13 +111,13 @@ class AbstractStructure(abc.ABC):
             -1, *self.shape
         )
 
-    def apart(self, additional: Tensor) -> Tensor:
-        """Additional scores (B or 1, …) with one of its own for each place that uses one, without
+    def apart(self, extra_scores: Tensor) -> Tensor:
+        """Extra scores (B or 1, …) with one of its own for each place that uses one, without
         those that `with_own` adds."""
-        return additional
+        return extra_scores
 
-    def with_own(self, scores: Tensor, additional: Tensor, lengths: Tensor | None) -> Tensor:
-        """Scores (B, *shape) with the additional ones that belong to a single part added."""
+    def with_own(self, scores: Tensor, extra_scores: Tensor, lengths: Tensor | None) -> Tensor:
+        """Scores (B, *shape) with the extra ones that belong to a single part added."""
         return scores
 
     @property
@@ -126,58 +126,58 @@ class AbstractStructure(abc.ABC):
         return f"{self.name} has no log-partition; use MAP inference or SparseMAP."
 
     def fold(
-        self, scores: Tensor, additional: tuple[Tensor | None, ...], lengths: Tensor | None
+        self, scores: Tensor, extra_scores: tuple[Tensor | None, ...], lengths: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Scores (B, *shape) and additional scores (B or 1, …) from those that a user gives.
+        """Scores (B, *shape) and extra scores (B or 1, …) from those that a user gives.
 
         Args:
             scores: (B, *shape).
-            additional: one for each of `additional_names`, with any batch dimensions flattened.
+            extra_scores: one for each of `extra_names`, with any batch dimensions flattened.
             lengths: (B, k) or None.
         """
-        return scores, additional[0] if additional else None
+        return scores, extra_scores[0] if extra_scores else None
 
     def unfold(self, u: Tensor, v: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, ...]:
-        """The inverse for marginals: what belongs to each of the additional scores, (B, …)."""
+        """The inverse for marginals: what belongs to each of the extra scores, (B, …)."""
         return () if v is None else (v,)
 
     def fold_target(
-        self, y: Tensor, z: Tensor | None, additional: Tensor, lengths: Tensor | None
+        self, y: Tensor, z: Tensor | None, extra_scores: Tensor, lengths: Tensor | None
     ) -> Tensor:
-        """Targets (B, …) of folded additional scores (B or 1, …) from those of the scores,
-        (B, *shape), and of the first additional score, (B, …) or None where it was not given."""
-        like = y.new_zeros(len(y), *additional.shape[1:])
+        """Targets (B, …) of folded extra scores (B or 1, …) from those of the scores,
+        (B, *shape), and of the first extra score, (B, …) or None where it was not given."""
+        like = y.new_zeros(len(y), *extra_scores.shape[1:])
         return like if z is None else z.reshape(like.shape)
 
-    def additional_shape(self, position: int, shape: torch.Size, batch: torch.Size) -> int:
-        """How many dimensions of an additional score belong to one instance; raises if it does not
+    def extra_shape(self, position: int, shape: torch.Size, batch: torch.Size) -> int:
+        """How many dimensions of an extra score belong to one instance; raises if it does not
         fit."""
         raise NotImplementedError
 
     def vertices(self, problem: Problem) -> Vertices:
         """The best structures of a batch, with one batch dimension."""
-        found = self.argmax(*self.arguments(problem.scores, problem.additional, problem.lengths))
-        indicator, additional = found if isinstance(found, tuple) else (found, None)
+        found = self.argmax(*self.arguments(problem.scores, problem.extra_scores, problem.lengths))
+        indicator, extra_scores = found if isinstance(found, tuple) else (found, None)
         _checks.indicators(indicator, problem.scores.shape)
         indicator = indicator.detach().to(problem.scores)
         _checks.finite_indicators(indicator, problem.scores)
         value = torch.where(indicator == 0, 0.0, problem.scores * indicator).flatten(1).sum(1)
-        if additional is not None and problem.additional is not None:
-            extra = torch.where(additional == 0, 0.0, problem.additional * additional)
+        if extra_scores is not None and problem.extra_scores is not None:
+            extra = torch.where(extra_scores == 0, 0.0, problem.extra_scores * extra_scores)
             value = value + extra.flatten(1).sum(1)
-        return Vertices(indicator, additional, None, value)
+        return Vertices(indicator, extra_scores, None, value)
 
     @staticmethod
-    def arguments(scores: Tensor, additional: Tensor | None, lengths: Tensor | None) -> tuple:
+    def arguments(scores: Tensor, extra_scores: Tensor | None, lengths: Tensor | None) -> tuple:
         """The arguments of `argmax`, without those that are not there."""
         if lengths is not None:
-            return scores, additional, lengths
-        return (scores,) if additional is None else (scores, additional)
+            return scores, extra_scores, lengths
+        return (scores,) if extra_scores is None else (scores, extra_scores)
 
     def problem(
         self,
         scores: Tensor,
-        additional: Additional | None = None,
+        extra_scores: ExtraScores | None = None,
         lengths: Any = None,
         mask: Tensor | None = None,
     ) -> Problem:
@@ -185,7 +185,7 @@ class AbstractStructure(abc.ABC):
 
         Args:
             scores: (..., *shape), floating point.
-            additional: one tensor or a tuple in the order of `additional_names`; None for none.
+            extra_scores: one tensor or a tuple in the order of `extra_names`; None for none.
             lengths: (...) integers, (..., k) if the structure has k > 1 `sides`; or None.
             mask: (..., n) booleans instead, true on the first positions of each instance.
         Raises:
@@ -197,24 +197,24 @@ class AbstractStructure(abc.ABC):
         dtype = scores.dtype
         wide = torch.float32 if dtype in _checks.HALF else dtype
         flat = _bounded(scores.to(wide)).reshape(batch.numel(), *self.shape)
-        form, pieces = None, (None,) * len(self.additional_names)
-        if additional is not None:
-            together = additional if isinstance(additional, tuple) else (additional,)
-            if not isinstance(additional, tuple):
-                together += (None,) * (len(self.additional_names) - 1)
-            _checks.additional(together, self.additional_names, self.name, scores)
+        form, pieces = None, (None,) * len(self.extra_names)
+        if extra_scores is not None:
+            together = extra_scores if isinstance(extra_scores, tuple) else (extra_scores,)
+            if not isinstance(extra_scores, tuple):
+                together += (None,) * (len(self.extra_names) - 1)
+            _checks.extra_scores(together, self.extra_names, self.name, scores)
             pieces = tuple(
                 None if piece is None else self._flattened(k, _bounded(piece.to(wide)), batch)
                 for k, piece in enumerate(together)
             )
             shapes = tuple(None if piece is None else tuple(piece.shape[1:]) for piece in pieces)
-            form = Form(shapes, isinstance(additional, tuple))
+            form = Form(shapes, isinstance(extra_scores, tuple))
         flat, extra = self.fold(flat, pieces, sizes)
         return Problem(self, flat, extra, sizes, batch, dtype, form)
 
     def _flattened(self, position: int, piece: Tensor, batch: torch.Size) -> Tensor:
-        """Additional scores with one batch dimension, of size 1 if all instances share them."""
-        own = self.additional_shape(position, piece.shape, batch)
+        """Extra scores with one batch dimension, of size 1 if all instances share them."""
+        own = self.extra_shape(position, piece.shape, batch)
         tail = piece.shape[piece.ndim - own :]
         lead = piece.shape[: piece.ndim - own]
         if lead.numel() == 1:

@@ -38,10 +38,10 @@ class Bits(VectorStructure):
     def oracle(self) -> str:
         return "budget"
 
-    def option(self, additional: Tensor | None) -> int:
+    def option(self, extra_scores: Tensor | None) -> int:
         return 2 * self.d
 
-    def operator(self) -> Callable[..., Any]:
+    def map_operator(self) -> Callable[..., Any]:
         return _best
 
     def parts(self, codes: Tensor) -> Tensor:
@@ -51,13 +51,13 @@ class Bits(VectorStructure):
         return torch.tensor(list(itertools.product(range(2), repeat=self.d)))
 
     def log_partition(
-        self, scores: Tensor, additional: Tensor | None = None, lengths: Tensor | None = None
+        self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> Tensor:
         scores = entries(scores, lengths, -torch.inf)
         return -torch.nn.functional.logsigmoid(-scores).sum(1)
 
     def marginals(
-        self, scores: Tensor, additional: Tensor | None = None, lengths: Tensor | None = None
+        self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         return entries(scores, lengths, -torch.inf).sigmoid(), None
 
@@ -72,7 +72,7 @@ class Bits(VectorStructure):
 
 
 def _best(
-    scores: Tensor, additional: None, lengths: Tensor | None, option: int
+    scores: Tensor, extra_scores: None, lengths: Tensor | None, option: int
 ) -> tuple[Tensor, Tensor]:
     """The MAP operator; see `ops._structure.declare_map`."""
     scores = entries(scores, lengths, -torch.inf).double()

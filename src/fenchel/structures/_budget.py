@@ -54,14 +54,14 @@ class Budget(VectorStructure):
     def oracle(self) -> str:
         return "budget"
 
-    def option(self, additional: Tensor | None) -> int:
+    def option(self, extra_scores: Tensor | None) -> int:
         return 2 * self.k + self.exact
 
-    def operator(self) -> Callable[..., Any]:
-        return ops.budget
+    def map_operator(self) -> Callable[..., Any]:
+        return ops.map_inference
 
-    def operators(self) -> Operators | None:
-        return ops.counts
+    def inference_operators(self) -> Operators | None:
+        return ops.inference
 
     def parts(self, codes: Tensor) -> Tensor:
         return torch.where(codes == 1, torch.arange(codes.shape[-1], device=codes.device), -1)

@@ -44,10 +44,10 @@ class Choice(VectorStructure):
     def oracle(self) -> str:
         return "choice"
 
-    def option(self, additional: Tensor | None) -> int:
+    def option(self, extra_scores: Tensor | None) -> int:
         return 0
 
-    def operator(self) -> Callable[..., Any]:
+    def map_operator(self) -> Callable[..., Any]:
         return _best
 
     def parts(self, codes: Tensor) -> Tensor:
@@ -57,12 +57,12 @@ class Choice(VectorStructure):
         return torch.arange(self.d).unsqueeze(1)
 
     def log_partition(
-        self, scores: Tensor, additional: Tensor | None = None, lengths: Tensor | None = None
+        self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> Tensor:
         return logsumexp(entries(scores, lengths, -torch.inf))
 
     def marginals(
-        self, scores: Tensor, additional: Tensor | None = None, lengths: Tensor | None = None
+        self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         scores = entries(scores, lengths, -torch.inf)
         none = (scores == -torch.inf).all(1, keepdim=True)
@@ -79,7 +79,7 @@ class Choice(VectorStructure):
 
 
 def _best(
-    scores: Tensor, additional: None, lengths: Tensor | None, option: int
+    scores: Tensor, extra_scores: None, lengths: Tensor | None, option: int
 ) -> tuple[Tensor, Tensor]:
     """The MAP operator; see `ops._structure.declare_map`."""
     value, code = entries(scores, lengths, -torch.inf).double().max(1, keepdim=True)

@@ -24,8 +24,8 @@ class CodedStructure(AbstractStructure):
         """The oracle's name in the library."""
 
     @abc.abstractmethod
-    def option(self, additional: Tensor | None) -> int:
-        """The option of its operators, for additional scores (B or 1, …)."""
+    def option(self, extra_scores: Tensor | None) -> int:
+        """The option of its operators, for extra scores (B or 1, …)."""
 
     @property
     def positions(self) -> int:
@@ -33,10 +33,10 @@ class CodedStructure(AbstractStructure):
         return self.shape[0]
 
     @abc.abstractmethod
-    def operator(self) -> Callable[..., Any]:
+    def map_operator(self) -> Callable[..., Any]:
         """Its MAP operator; see `ops._structure.declare_map`."""
 
-    def operators(self) -> Operators | None:
+    def inference_operators(self) -> Operators | None:
         """Its inference operators, if it has a log-partition."""
         return None
 
@@ -48,9 +48,9 @@ class CodedStructure(AbstractStructure):
     def codes(self) -> Tensor:
         """All codes, (K, positions), for tests of small structures."""
 
-    def extras(self, codes: Tensor, additional: Tensor) -> Tensor | None:
-        """The places (..., k) of a code's additional scores among those of one instance, shaped as
-        additional (…), −1 for none."""
+    def extras(self, codes: Tensor, extra_scores: Tensor) -> Tensor | None:
+        """The places (..., k) of a code's extra scores among those of one instance, shaped as
+        extra_scores (…), −1 for none."""
         return None
 
     def ended(self, codes: Tensor, lengths: Tensor | None) -> Tensor:
@@ -92,66 +92,68 @@ class CodedStructure(AbstractStructure):
         size = torch.Size(self.shape)
         return _scattered(self.parts(flat), size.numel(), dtype).reshape(*codes.shape[:-1], *size)
 
-    def additional_indicator(self, codes: Tensor, additional: Tensor) -> Tensor | None:
-        """The additional parts (..., *additional.shape[1:]) of codes (..., positions)."""
-        places = self.extras(codes.flatten(0, -2), additional)
+    def extra_indicator(self, codes: Tensor, extra_scores: Tensor) -> Tensor | None:
+        """The extra parts (..., *extra_scores.shape[1:]) of codes (..., positions)."""
+        places = self.extras(codes.flatten(0, -2), extra_scores)
         if places is None:
             return None
-        own = additional.shape[1:]
-        return _scattered(places, own.numel(), additional.dtype).reshape(*codes.shape[:-1], *own)
+        own = extra_scores.shape[1:]
+        return _scattered(places, own.numel(), extra_scores.dtype).reshape(*codes.shape[:-1], *own)
 
     def argmax(
-        self, scores: Tensor, additional: Tensor | None = None, lengths: Tensor | None = None
+        self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> Any:
-        codes, _ = self.operator()(scores, additional, lengths, self.option(additional))
+        codes, _ = self.map_operator()(scores, extra_scores, lengths, self.option(extra_scores))
         indicator = self.indicator(codes.long(), scores.dtype)
-        if additional is None:
+        if extra_scores is None:
             return indicator
-        return indicator, self.additional_indicator(codes.long(), additional)
+        return indicator, self.extra_indicator(codes.long(), extra_scores)
 
     def vertices(self, problem: Problem) -> Vertices:
-        scores, additional = problem.scores, problem.additional
+        scores, extra_scores = problem.scores, problem.extra_scores
         with torch.no_grad():
-            codes, found = self.operator()(
-                scores, additional, problem.lengths, self.option(additional)
+            codes, found = self.map_operator()(
+                scores, extra_scores, problem.lengths, self.option(extra_scores)
             )
             codes = codes.long()
             indicator = self.indicator(codes, scores.dtype)
-            extra = None if additional is None else self.additional_indicator(codes, additional)
+            extra = None if extra_scores is None else self.extra_indicator(codes, extra_scores)
             failed = found.isnan().reshape(-1, *[1] * len(self.shape))
             indicator = torch.where(failed, torch.nan, indicator)
-        value = self.score(scores, additional, codes)
+        value = self.score(scores, extra_scores, codes)
         value = torch.where(found.isfinite(), value, found.to(value))
         return Vertices(indicator, extra, codes, value)
 
-    def score(self, scores: Tensor, additional: Tensor | None, codes: Tensor) -> Tensor:
+    def score(self, scores: Tensor, extra_scores: Tensor | None, codes: Tensor) -> Tensor:
         """The scores (B) of codes (B, positions), differentiable."""
         value = _gathered(scores.flatten(1), self.parts(codes))
-        if additional is None:
+        if extra_scores is None:
             return value
-        places = self.extras(codes, additional)
+        places = self.extras(codes, extra_scores)
         if places is None:
             return value
-        additional = additional.expand(len(scores), *additional.shape[1:])
-        return value + _gathered(additional.flatten(1), places)
+        extra_scores = extra_scores.expand(len(scores), *extra_scores.shape[1:])
+        return value + _gathered(extra_scores.flatten(1), places)
 
     def log_partition(
-        self, scores: Tensor, additional: Tensor | None = None, lengths: Tensor | None = None
+        self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> Tensor:
-        operators = self.operators()
+        operators = self.inference_operators()
         if operators is None:
             raise NotImplementedError(self.intractable)
         return _autograd.log_partition(
-            scores, additional, lengths, self.option(additional), operators
+            scores, extra_scores, lengths, self.option(extra_scores), operators
         )
 
     def marginals(
-        self, scores: Tensor, additional: Tensor | None = None, lengths: Tensor | None = None
+        self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        operators = self.operators()
+        operators = self.inference_operators()
         if operators is None:
             raise NotImplementedError(self.intractable)
-        return _autograd.marginals(scores, additional, lengths, self.option(additional), operators)
+        return _autograd.marginals(
+            scores, extra_scores, lengths, self.option(extra_scores), operators
+        )
 
 
 def _scattered(places: Tensor, size: int, dtype: torch.dtype) -> Tensor:

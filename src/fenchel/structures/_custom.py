@@ -53,7 +53,7 @@ class Custom(AbstractStructure):
         return self.of_shape
 
     def argmax(
-        self, scores: Tensor, additional: Tensor | None = None, lengths: Tensor | None = None
+        self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> Any:
         with torch.no_grad():
             scores = scores.clone()  # a function may work in place

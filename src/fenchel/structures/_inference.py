@@ -8,13 +8,13 @@ from torch import Tensor
 
 from .. import _checks
 from ._base import AbstractStructure
-from ._problem import Additional, Vertices
+from ._problem import ExtraScores, Vertices
 
 
 def map_inference(
     structure: AbstractStructure,
     scores: Tensor,
-    additional: Additional | None = None,
+    extra_scores: ExtraScores | None = None,
     *,
     lengths: Any = None,
     mask: Tensor | None = None,
@@ -24,14 +24,14 @@ def map_inference(
     Args:
         structure: such as `Sequence(5, 3)`.
         scores: (..., *structure.shape), floating point; −inf forbids a part.
-        additional: further scores, where the structure has such: one tensor or a tuple, with any
+        extra_scores: further scores, where the structure has such: one tensor or a tuple, with any
             batch dimensions that broadcast. For a `Sequence` the transitions, or transitions,
             scores of the first tag and of the last, some of them None.
         lengths: (...) integers, the size of each instance in a ragged batch; (..., 2) for a
             `Matching`.
         mask: (..., n) booleans instead, true on the first positions.
     Returns:
-        `indicator` like the scores; `additional`, the same for the additional scores; `codes`
+        `indicator` like the scores; `extra`, the same for the extra scores; `codes`
         (..., positions), tags, heads, columns or bits, −1 for none; and `value` (...), the best
         score, whose gradient is the indicator. An instance without structures has the value −inf
         and zeros; one with NaN or +inf has NaN. CUDA scores of a structure without closed form go
@@ -45,9 +45,9 @@ def map_inference(
     (tensor([0, 0]), tensor(4.))
     """
     _checks.structure(structure, AbstractStructure)
-    problem = structure.problem(scores, additional, lengths, mask)
+    problem = structure.problem(scores, extra_scores, lengths, mask)
     found = structure.vertices(problem)
-    indicator, extra = problem.restored(found.indicator, found.additional)
+    indicator, extra = problem.restored(found.indicator, found.extra)
     codes = None if found.codes is None else problem.unbatched(found.codes)
     return Vertices(indicator, extra, codes, problem.unbatched(found.value))
 
@@ -55,7 +55,7 @@ def map_inference(
 def log_partition(
     structure: AbstractStructure,
     scores: Tensor,
-    additional: Additional | None = None,
+    extra_scores: ExtraScores | None = None,
     *,
     lengths: Any = None,
     mask: Tensor | None = None,
@@ -63,7 +63,7 @@ def log_partition(
     """log Σ exp(<scores, y>) over all structures y; its gradient is `marginals`.
 
     Args:
-        structure, scores, additional, lengths, mask: as for `map_inference`.
+        structure, scores, extra_scores, lengths, mask: as for `map_inference`.
     Returns:
         (...): finite for any finite scores; −inf for an instance without structures.
     Raises:
@@ -74,15 +74,15 @@ def log_partition(
     tensor(0.6931)
     """
     _checks.structure(structure, AbstractStructure)
-    problem = structure.problem(scores, additional, lengths, mask)
-    arguments = structure.arguments(problem.scores, problem.additional, problem.lengths)
+    problem = structure.problem(scores, extra_scores, lengths, mask)
+    arguments = structure.arguments(problem.scores, problem.extra_scores, problem.lengths)
     return problem.unbatched(structure.log_partition(*arguments))
 
 
 def marginals(
     structure: AbstractStructure,
     scores: Tensor,
-    additional: Additional | None = None,
+    extra_scores: ExtraScores | None = None,
     *,
     lengths: Any = None,
     mask: Tensor | None = None,
@@ -90,9 +90,9 @@ def marginals(
     """The probability of every part under p(y) ∝ exp(<scores, y>).
 
     Args:
-        structure, scores, additional, lengths, mask: as for `map_inference`.
+        structure, scores, extra_scores, lengths, mask: as for `map_inference`.
     Returns:
-        A tensor like `scores`; with additional scores a pair of it and of the same for these, in
+        A tensor like `scores`; with extra scores a pair of it and of the same for these, in
         the form in which they were given, for each instance: expected numbers where several
         positions share a score. Differentiable twice.
     Raises:
@@ -105,8 +105,8 @@ def marginals(
             [0.1345, 0.3655]])
     """
     _checks.structure(structure, AbstractStructure)
-    problem = structure.problem(scores, additional, lengths, mask)
-    arguments = structure.arguments(problem.scores, problem.additional, problem.lengths)
+    problem = structure.problem(scores, extra_scores, lengths, mask)
+    arguments = structure.arguments(problem.scores, problem.extra_scores, problem.lengths)
     u, v = structure.marginals(*arguments)
     found, extra = problem.restored(u, v)
-    return found if additional is None else (found, extra)
+    return found if extra_scores is None else (found, extra)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from ..ops import assignment as ops
+from ..ops import matching as ops
 from ._base import AbstractStructure
 from ._coded import CodedStructure
 
@@ -56,7 +56,7 @@ class Matching(CodedStructure):
 
     @property
     def oracle(self) -> str:
-        return "assignment"
+        return "matching"
 
     @property
     def intractable(self) -> str:
@@ -72,11 +72,11 @@ class Matching(CodedStructure):
         )
         return rows.unsqueeze(2) & columns.unsqueeze(1)
 
-    def option(self, additional: Tensor | None) -> int:
+    def option(self, extra_scores: Tensor | None) -> int:
         return 0
 
-    def operator(self) -> Callable[..., Any]:
-        return ops.assignment
+    def map_operator(self) -> Callable[..., Any]:
+        return ops.map_inference
 
     def parts(self, codes: Tensor) -> Tensor:
         place = torch.arange(codes.shape[-1], device=codes.device) * self.columns

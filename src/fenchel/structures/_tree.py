@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from ..ops import arborescence, eisner
+from ..ops import projective_tree, tree
 from ..ops._structure import Operators
 from ._base import AbstractStructure
 from ._coded import CodedStructure
@@ -63,7 +63,7 @@ class DependencyTree(CodedStructure):
 
     @property
     def oracle(self) -> str:
-        return "eisner" if self.projective else "arborescence"
+        return "projective_tree" if self.projective else "tree"
 
     def within(self, lengths: Tensor) -> Tensor:
         rows, columns = (
@@ -72,14 +72,14 @@ class DependencyTree(CodedStructure):
         )
         return rows.unsqueeze(2) & columns.unsqueeze(1)
 
-    def option(self, additional: Tensor | None) -> int:
+    def option(self, extra_scores: Tensor | None) -> int:
         return int(self.single_root)
 
-    def operator(self) -> Callable[..., Any]:
-        return eisner.eisner if self.projective else arborescence.arborescence
+    def map_operator(self) -> Callable[..., Any]:
+        return (projective_tree if self.projective else tree).map_inference
 
-    def operators(self) -> Operators | None:
-        return eisner.spans if self.projective else arborescence.trees
+    def inference_operators(self) -> Operators | None:
+        return (projective_tree if self.projective else tree).inference
 
     def parts(self, codes: Tensor) -> Tensor:
         words = torch.arange(codes.shape[-1], device=codes.device)

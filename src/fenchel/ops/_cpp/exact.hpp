@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "simd.hpp"
-#include "vast.hpp"
+#include "big_exp.hpp"
 
 namespace fenchel {
 

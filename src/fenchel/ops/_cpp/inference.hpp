@@ -1,7 +1,7 @@
 // Log-partitions, marginals and their derivatives of a batch, over a model of one instance:
 //
-//   int64_t parts(), extras()                   the sizes of the full scores and additional scores
-//   double forward(scores, additional, lengths) the log-partition of an instance; −inf if it has no
+//   int64_t parts(), extras()                   the sizes of the full scores and extra scores
+//   double forward(scores, extra_scores, lengths) the log-partition of an instance; −inf if it has no
 //                                               structure, NaN if a score is NaN or +inf
 //   void marginals(u, v)                        after forward, into zeroed memory of the full sizes; v may be
 //                                               null
@@ -17,8 +17,8 @@ namespace fenchel {
 
 template <class T>
 struct Instances {
-  const T *scores, *additional;
-  int64_t extra_step;  // from the additional scores of one instance to the next; 0 if all share them
+  const T *scores, *extra_scores;
+  int64_t extra_step;  // from the extra scores of one instance to the next; 0 if all share them
   const int64_t* lengths;
   int64_t batch, work;
   int threads;
@@ -32,9 +32,9 @@ int infer(const Instances<T>& all, Make make, double* values, T* u, T* v, Answer
     auto model = make();
     const int64_t parts = model.parts(), extras = model.extras();
     for (int64_t row = first; row < last; ++row) {
-      const T* additional = all.additional ? all.additional + row * all.extra_step : nullptr;
+      const T* extra_scores = all.extra_scores ? all.extra_scores + row * all.extra_step : nullptr;
       const int64_t* length = all.lengths ? all.lengths + row : nullptr;
-      const double value = model.forward(all.scores + row * parts, additional, length);
+      const double value = model.forward(all.scores + row * parts, extra_scores, length);
       if (values) values[row] = value;
       const T blank = value == value ? T(0) : std::numeric_limits<T>::quiet_NaN();
       T *own_u = u ? u + row * parts : nullptr, *own_v = v ? v + row * extras : nullptr;
@@ -62,18 +62,18 @@ int infer_product(const Instances<T>& all, Make make, const T* of_u, const T* of
 }  // namespace fenchel
 
 #define FENCHEL_INFERENCE_OF(name, suffix, T, work, ...)                                                        \
-  FENCHEL_API int fenchel_##name##_##suffix(const T* scores, const T* additional, int64_t step,                 \
+  FENCHEL_API int fenchel_##name##_marginals_##suffix(const T* scores, const T* extra_scores, int64_t step,                 \
                                             const int64_t* lengths, int64_t batch, int64_t n, int64_t m,        \
                                             int64_t option, double* values, T* u, T* v, int threads) {          \
     (void)m, (void)option;                                                                                      \
-    return fenchel::infer_marginals<T>({scores, additional, step, lengths, batch, work, threads},               \
+    return fenchel::infer_marginals<T>({scores, extra_scores, step, lengths, batch, work, threads},               \
                                        [&] { return __VA_ARGS__; }, values, u, v);                              \
   }                                                                                                             \
   FENCHEL_API int fenchel_##name##_product_##suffix(                                                            \
-      const T* scores, const T* additional, int64_t step, const int64_t* lengths, int64_t batch, int64_t n,     \
+      const T* scores, const T* extra_scores, int64_t step, const int64_t* lengths, int64_t batch, int64_t n,     \
       int64_t m, int64_t option, const T* of_u, const T* of_v, T* u, T* v, int threads) {                       \
     (void)m, (void)option;                                                                                      \
-    return fenchel::infer_product<T>({scores, additional, step, lengths, batch, work, threads},                 \
+    return fenchel::infer_product<T>({scores, extra_scores, step, lengths, batch, work, threads},                 \
                                      [&] { return __VA_ARGS__; }, of_u, of_v, u, v);                            \
   }
 

@@ -5,14 +5,14 @@
 //
 //   void resize(const int64_t* lengths)   the sizes of the next instance, null for the full ones; also
 //                                         forgets all that was kept from other scores
-//   int parts(), extras(), positions()    how many scores, additional scores, and positions
-//   double argmax(scores, additional, code)
+//   int parts(), extras(), positions()    how many scores, extra scores, and positions
+//   double argmax(scores, extra_scores, code)
 //                                         the best structure's score; −inf, and a code of −1, if every
-//                                         structure holds a part of score −inf. additional may be null
+//                                         structure holds a part of score −inf. extra_scores may be null
 //                                         for "as before". No score is NaN or +inf. It is a template over
 //                                         the kind of number: doubles, or exact ones where scores are far
 //   int part(position, choice)            the score's index of that choice, −1 if it has none
-//   void for_each_extra(code, f)          f(index) for each additional score of the structure
+//   void for_each_extra(code, f)          f(index) for each extra score of the structure
 //   void gather(full, compact), scatter   between a tensor of the full sizes and scores of these
 #pragma once
 
@@ -134,7 +134,7 @@ class Grid {
 // for an instance with NaN or +inf among its scores. make(number) builds the oracle of a thread for that kind of
 // number; where scores are far, exact ones find the structure again.
 template <class T, class Make>
-int map_batch(Make make, const T* scores, const T* additional, int64_t extra_step, const int64_t* lengths,
+int map_batch(Make make, const T* scores, const T* extra_scores, int64_t extra_step, const int64_t* lengths,
               int64_t sizes, int64_t batch, int64_t work, int32_t* codes, double* values, int threads) {
   return parallel_rows(batch, work, threads, [&](int64_t first, int64_t last) {
     auto oracle = make(double());
@@ -147,7 +147,7 @@ int map_batch(Make make, const T* scores, const T* additional, int64_t extra_ste
       oracle.resize(lengths ? lengths + row * sizes : nullptr);
       oracle.gather(scores + row * size, compact.data());
       const int n = oracle.extras();
-      for (int i = 0; i < n; ++i) extra[i] = static_cast<double>(additional[row * extra_step + i]);
+      for (int i = 0; i < n; ++i) extra[i] = static_cast<double>(extra_scores[row * extra_step + i]);
       int32_t* code = codes + row * width;
       for (int64_t i = 0; i < width; ++i) code[i] = -1;
       const int parts = oracle.parts();
@@ -169,7 +169,7 @@ int map_batch(Make make, const T* scores, const T* additional, int64_t extra_ste
 
 // The entry points of a structure's MAP operator.
 #define FENCHEL_MAP_OF(name, suffix, T, work, ...)                                                       \
-  FENCHEL_API int fenchel_##name##_##suffix(const T* scores, const T* additional, int64_t extra_step,    \
+  FENCHEL_API int fenchel_##name##_map_##suffix(const T* scores, const T* extra_scores, int64_t extra_step,    \
                                             const int64_t* lengths, int64_t sizes, int64_t batch,        \
                                             int64_t n, int64_t m, int64_t option, int32_t* codes,        \
                                             double* values, int threads) {                               \
@@ -178,7 +178,7 @@ int map_batch(Make make, const T* scores, const T* additional, int64_t extra_ste
       using Num = decltype(number);                                                                      \
       return __VA_ARGS__;                                                                                \
     };                                                                                                   \
-    return fenchel::map_batch<T>(make, scores, additional, extra_step, lengths, sizes, batch, work,      \
+    return fenchel::map_batch<T>(make, scores, extra_scores, extra_step, lengths, sizes, batch, work,      \
                                  codes, values, threads);                                                \
   }
 

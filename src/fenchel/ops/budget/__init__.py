@@ -1,7 +1,7 @@
-"""Choices of at most, or exactly, k of d entries: the best, the log-partition, and marginals."""
+"""Choices of at most, or exactly, k of d entries: sorting, and a dynamic program."""
 
 from .._structure import declare_inference, declare_map
 from . import reference
 
-budget = declare_map("budget", reference.budget)
-counts = declare_inference("counts", reference.log_partition)
+map_inference = declare_map("budget", reference.map_inference)
+inference = declare_inference("budget", reference.log_partition)

@@ -15,8 +15,8 @@ def lengths_or_all(scores: Tensor, lengths: Tensor | None) -> Tensor:
     return torch.full((len(scores), 1), scores.shape[1], device=scores.device)
 
 
-def budget(
-    scores: Tensor, additional: None, lengths: Tensor | None, option: int
+def map_inference(
+    scores: Tensor, extra_scores: None, lengths: Tensor | None, option: int
 ) -> tuple[Tensor, Tensor]:
     """Which entries (B, d) the best choices hold, 0 or 1, and their scores.
 
@@ -38,7 +38,9 @@ def budget(
     return codes.to(torch.int32), values
 
 
-def log_partition(scores: Tensor, additional: None, lengths: Tensor | None, option: int) -> Tensor:
+def log_partition(
+    scores: Tensor, extra_scores: None, lengths: Tensor | None, option: int
+) -> Tensor:
     """log Σ exp of the scores of all choices, (B); `option` as for `budget`."""
     k, exact = divmod(option, 2)
     kept = torch.arange(scores.shape[1], device=scores.device) < lengths_or_all(scores, lengths)

@@ -1,0 +1,171 @@
+// Numbers with the precision of a double and no limit to their size, for sums of exponentials of any scores.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+namespace fenchel {
+
+// Sums beyond this are rounded by more than their exponentials should be.
+constexpr double kFar = 0x1p20;
+// Whether sums of scores, the largest of which is given, with this log-partition were such. Where no score
+// is above kFar and some structure's sum not below −kFar, sums on the way to others do not matter: so a
+// part can be forbidden by a large negative score at no cost.
+inline bool is_far(double largest, double value) {
+  return largest > kFar || (value < -kFar && value > -std::numeric_limits<double>::infinity());
+}
+
+// A logarithm in fixed point, a multiple of 2^−64 in two's complement: sums of scores are exact, so that
+// structures that share a large score differ by their small ones, and equal sums are equal.
+class Log {
+ public:
+  Log() = default;
+  explicit Log(double x) {
+    int exponent;
+    const double fraction = std::frexp(std::fabs(x), &exponent);
+    uint64_t digits = static_cast<uint64_t>(std::ldexp(fraction, 53));
+    int place = exponent - 53 + 64;
+    if (place < 0) digits = place > -64 ? digits >> -place : 0, place = 0;
+    const int limb = place / 64, shift = place % 64;
+    limb_[limb] = digits << shift;
+    if (shift > 0 && limb + 1 < kLimbs) limb_[limb + 1] = digits >> (64 - shift);
+    if (x < 0) *this = Log() - *this;
+  }
+  // whole + fraction · 2^−64.
+  Log(uint64_t whole, uint64_t fraction) : limb_{fraction, whole} {}
+
+  Log& operator+=(const Log& other) {
+    unsigned __int128 total = 0;
+    for (int i = 0; i < kLimbs; ++i) {
+      total += limb_[i];
+      total += other.limb_[i];
+      limb_[i] = static_cast<uint64_t>(total);
+      total >>= 64;
+    }
+    return *this;
+  }
+  Log& operator-=(const Log& other) {
+    unsigned __int128 total = 1;
+    for (int i = 0; i < kLimbs; ++i) {
+      total += limb_[i];
+      total += ~other.limb_[i];
+      limb_[i] = static_cast<uint64_t>(total);
+      total >>= 64;
+    }
+    return *this;
+  }
+  friend Log operator-(Log a, const Log& b) { return a -= b; }
+
+  bool is_negative() const { return limb_[kLimbs - 1] >> 63; }
+
+  // As a double, infinite beyond 2^63.
+  double near() const {
+    const uint64_t sign = static_cast<uint64_t>(static_cast<int64_t>(limb_[1]) >> 63);
+    uint64_t rest = 0;
+    for (int i = 2; i < kLimbs; ++i) rest |= limb_[i] ^ sign;
+    if (rest) return is_negative() ? -INFINITY : INFINITY;
+    return static_cast<double>(static_cast<int64_t>(limb_[1])) + static_cast<double>(limb_[0]) * 0x1p-64;
+  }
+  // The same without limit.
+  double value() const {
+    if (is_negative()) return -(Log() - *this).value();
+    double total = 0;
+    for (int i = 0; i < kLimbs; ++i) total += std::ldexp(static_cast<double>(limb_[i]), 64 * (i - 1));
+    return total;
+  }
+
+ private:
+  // For the sum of 2^60 scores of any size that a double has.
+  static constexpr int kLimbs = 18;
+  uint64_t limb_[kLimbs] = {};
+};
+
+// part · e^exponent · ε^rare for an infinitely small ε; part = 0 or 2^−128 ≤ |part| < 2^128.
+struct BigExp {
+  double part = 0;
+  int64_t rare = 0;
+  Log exponent;
+
+  BigExp() = default;
+  BigExp(double value) : part(value) { settle(); }
+
+  // e^x, zero for −inf.
+  static BigExp exp(double x) {
+    BigExp y;
+    if (!(x > -INFINITY)) return y;
+    y.part = 1;
+    y.exponent = Log(x);
+    return y;
+  }
+  // The logarithm of a positive number, without ε.
+  double log() const { return exponent.value() + std::log(part); }
+
+  BigExp rarely() const {
+    BigExp y = *this;
+    ++y.rare;
+    return y;
+  }
+  int64_t rarity() const { return rare; }
+
+  void settle() {
+    static constexpr uint64_t kWhole = 177, kFraction = 0x7217f7d1cf79abca;  // 256 ln 2
+    while (std::fabs(part) >= 0x1p128 && std::isfinite(part)) {
+      part *= 0x1p-256;
+      exponent += Log(kWhole, kFraction);
+    }
+    while (std::fabs(part) < 0x1p-128 && part != 0) {
+      part *= 0x1p256;
+      exponent -= Log(kWhole, kFraction);
+    }
+  }
+};
+
+inline BigExp operator*(BigExp a, const BigExp& b) {
+  a.part *= b.part;
+  if (a.part == 0) return {};
+  a.rare += b.rare;
+  a.exponent += b.exponent;
+  a.settle();
+  return a;
+}
+inline BigExp operator/(BigExp a, const BigExp& b) {
+  a.part /= b.part;
+  if (a.part == 0) return {};
+  a.rare -= b.rare;
+  a.exponent -= b.exponent;
+  a.settle();
+  return a;
+}
+inline BigExp operator-(BigExp a) {
+  a.part = -a.part;
+  return a;
+}
+inline BigExp operator+(const BigExp& a, const BigExp& b) {
+  if (a.part == 0 || b.part == 0) return a.part == 0 ? b : a;
+  if (a.rare != b.rare) return a.rare < b.rare ? a : b;
+  const double apart = (b.exponent - a.exponent).near();
+  BigExp sum = apart > 0 ? b : a;
+  if (std::fabs(apart) > 250) return sum;  // 256 ln 2 of the parts, 53 ln 2 of a double
+  const double other = apart > 0 ? a.part : b.part;
+  sum.part += apart == 0 ? other : other * std::exp(-std::fabs(apart));
+  sum.settle();
+  return sum;
+}
+inline BigExp operator+(const BigExp& a, double b) {
+  return a + BigExp(b);
+}
+inline BigExp operator-(const BigExp& a, const BigExp& b) {
+  return a + -b;
+}
+
+// As a double, zero or infinite where it has no room; zero if it has an ε.
+inline double narrow(const BigExp& x) {
+  return x.part == 0 || x.rare > 0 ? 0 : x.part * std::exp(x.exponent.near());
+}
+// a / b as a double, zero where both are.
+inline double ratio(const BigExp& a, const BigExp& b) {
+  return a.part == 0 ? 0 : narrow(a / b);
+}
+
+}  // namespace fenchel

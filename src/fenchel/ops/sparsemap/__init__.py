@@ -1,0 +1,125 @@
+"""The SparseMAP quadratic program: its solution by structures of an oracle, and its Jacobian."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from .._native import Function
+from .._structure import step
+from . import reference
+from .solution import Limits, Outcome, Support
+
+METHODS = ("active_set", "frank_wolfe", "away", "pairwise")
+ORACLES = ("sequence", "tree", "projective_tree", "matching", "budget", "choice")
+"""Those of the library that SparseMAP is compiled with."""
+_POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
+_SOLVE = {name: Function(f"sparsemap_{name}", "piiipp") for name in ORACLES}
+_TAKE = Function("sparsemap_take", "pippppp")
+_JACOBIAN = Function("sparsemap_jacobian", "piipiippiippppppi")
+
+
+class _Batch(ctypes.Structure):
+    """`Batch` of batch.hpp."""
+
+    _fields_ = (
+        *((name, _POINTER) for name in ("scores", "extra_scores")),
+        ("extra_step", _INTEGER),
+        ("lengths", _POINTER),
+        *((name, _INTEGER) for name in ("lengths_step", "count")),
+        *((name, _POINTER) for name in ("start_codes", "start_weights")),
+        *((name, _INTEGER) for name in ("start_width", "method", "regularize", "max_iter")),
+        ("tol", ctypes.c_double),
+        *((name, _POINTER) for name in ("marginals", "gaps", "iterations", "sizes", "converged")),
+        ("threads", _INTEGER),
+    )
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def solve(
+    oracle: str,
+    sizes: tuple[int, int, int],
+    scores: Tensor,
+    extra_scores: Tensor | None,
+    lengths: Tensor | None,
+    start: tuple[Tensor, Tensor] | None,
+    method: str,
+    limits: Limits,
+    regularize: bool,
+) -> tuple[Tensor, Tensor, Support, Outcome]:
+    """SparseMAP of a batch by an oracle of the library.
+
+    Args:
+        oracle: its name.
+        sizes: n, m and option, which it is built from.
+        scores: (B, parts) in float64, contiguous, as are all.
+        extra_scores: (B or 1, extras) in float64, or None.
+        lengths: (B, k) in int64, or None.
+        start: codes (B, K, positions) in int32 and weights (B, K) in float64 to start from.
+        method: one of `METHODS`.
+        limits: when to stop.
+        regularize: whether the marginals of extra parts count in the norm.
+    Returns:
+        The marginals (B, parts), the weights (B, K), the structures, and how it ended.
+    """
+    count = scores.shape[0]
+    marginals = torch.empty_like(scores)
+    gaps = scores.new_empty(count)
+    iterations, supports = torch.empty((2, count), dtype=torch.int64).unbind()
+    converged = torch.empty(count, dtype=torch.bool)
+    batch = _Batch(
+        *(scores.data_ptr(), _address(extra_scores), step(extra_scores, count)),
+        *(_address(lengths), 0 if lengths is None else lengths.shape[1], count),
+        *((None, None, 0) if start is None else (*map(_address, start), start[0].shape[1])),
+        *(METHODS.index(method), regularize, limits.max_iter, limits.tol),
+        *map(_address, (marginals, gaps, iterations, supports, converged)),
+        torch.get_num_threads(),
+    )
+    handle, shape = _POINTER(), (_INTEGER * 4)()
+    _SOLVE[oracle](ctypes.byref(batch), *sizes, ctypes.byref(handle), shape)
+    width, positions, others, missed = shape
+    codes = torch.empty((count, width, positions), dtype=torch.int32)
+    parts, extras = torch.empty_like(codes), codes.new_empty((count, width, others))
+    weights, factor = scores.new_empty(count, width), scores.new_empty(count, width, width)
+    _TAKE(handle, width, codes, parts, extras, weights, factor)
+    support = Support(codes, parts, extras, factor, supports)
+    return marginals, weights, support, Outcome(gaps, iterations, converged, missed)
+
+
+def jacobian(
+    support: Support,
+    parts: Tensor | None,
+    extras: Tensor | None,
+    weights: Tensor | None,
+    widths: tuple[int, int],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The Jacobian of marginals, extra marginals and weights in their scores, times a vector.
+
+    With B the indicators of parts, of extra parts and of the structures themselves, it is
+    B D Bᵀ, symmetric, where D = A⁻¹ − A⁻¹11ᵀA⁻¹ / 1ᵀA⁻¹1 and A = MᵀM + 11ᵀ; D is the same with MᵀM
+    for A where that is regular.
+
+    Args:
+        support: what `solve` returned.
+        parts, extras, weights: the vector, (B, parts), (B, extras) and (B, K) in float64,
+            contiguous; None is zero.
+        widths: how many parts and extras there are.
+    Returns:
+        The product, in the same three pieces.
+    """
+    if support.parts.is_floating_point():
+        return reference.jacobian(support, parts, extras, weights)
+    count, width = support.factor.shape[:2]
+    out = [support.factor.new_empty(count, n) for n in (*widths, width)]
+    _JACOBIAN(
+        *(support.parts, support.parts.shape[2], widths[0]),
+        *(support.extras, support.extras.shape[2], widths[1]),
+        *(support.factor, support.sizes, count, width, parts, extras, weights, *out),
+        torch.get_num_threads(),
+    )
+    return out[0], out[1], out[2]

@@ -1,0 +1,186 @@
+// SparseMAP of a batch: instances are independent, and each thread keeps one workspace for its own.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "conditional_gradient.hpp"
+#include "structure.hpp"
+
+namespace fenchel {
+
+// As the C ABI passes it. Extra scores and starts may be null.
+struct Batch {
+  const double *scores, *extra_scores;
+  int64_t extra_step;                        // 0 where instances share the extra scores
+  const int64_t* lengths;                    // null, or `lengths_step` for each instance
+  int64_t lengths_step, count;
+  const int32_t* start_codes;                // (count, start_width, positions)
+  const double* start_weights;               // (count, start_width)
+  int64_t start_width, method, regularize, max_iter;
+  double tol;
+  double *marginals, *gaps;                  // (count, parts), (count)
+  int64_t *iterations, *sizes;               // (count)
+  bool* converged;                           // (count)
+  int64_t threads;
+};
+
+// What remains of an instance: its structures as codes, parts and extra parts, their weights
+// and the factor of their Gram matrix plus one, by columns.
+struct Solution {
+  std::vector<int32_t> codes, parts, extras;
+  std::vector<double> weights, factor;
+};
+
+struct Solutions {
+  int64_t positions, extras;
+  std::vector<Solution> all;
+};
+
+// Starts the support from what the caller knows, or from the best structure for the scores alone, to which all
+// are compared. One that is forbidden, or further below the best than marginals can change a score, has no weight
+// in any solution: it is left out. False if there is no structure without a part of score −inf.
+template <class Make>
+bool start(Instance<Make>& instance, const int32_t* codes, const double* weights, int64_t width,
+           int64_t step) {
+  instance.update_marginals();
+  if (instance.find_best() == kNone) return false;
+  double total = 0;
+  for (int64_t k = 0; k < width; ++k) {
+    if (!(weights[k] > 0)) continue;
+    instance.fill_next(codes + k * step);
+    const double score = instance.score_next();
+    if (!(score >= -instance.reach())) continue;
+    const int64_t known = instance.support.meet_next();
+    if (known < 0)
+      instance.support.add_next(score, weights[k]);
+    else
+      instance.support.shift_weight(known, weights[k]);
+    total += weights[k];
+  }
+  if (total > 0) {
+    instance.support.scale_weights(1 / total);
+    return true;
+  }
+  instance.fill_best();
+  instance.support.meet_next();
+  instance.support.add_next(0, 1);
+  return true;
+}
+
+template <class Make>
+class BatchSolver {
+ public:
+  BatchSolver(const Batch& batch, const Make& make)
+      : batch_(batch), instance_(make, batch.regularize), parts_(instance_.oracle().parts()),
+        positions_(instance_.oracle().positions()) {
+    scores_.resize(padded<double>(parts_));
+    place_.resize(padded<double>(parts_));
+    for (int64_t i = 0; i < parts_; ++i) iota_.push_back(static_cast<double>(i));
+    most_extras_ = instance_.set(nullptr, nullptr, nullptr);
+  }
+
+  void describe(Solutions& solutions) const {
+    solutions.positions = positions_, solutions.extras = most_extras_;
+  }
+
+  void solve(int64_t row, Solution& solution) {
+    auto& oracle = instance_.oracle();
+    const int64_t* lengths = batch_.lengths ? batch_.lengths + row * batch_.lengths_step : nullptr;
+    oracle.resize(lengths);
+    oracle.gather(batch_.scores + row * parts_, scores_.data());
+    const double* extra_scores = oracle.extras() ? batch_.extra_scores + row * batch_.extra_step : nullptr;
+    instance_.set(scores_.data(), extra_scores, lengths);
+    double* marginals = batch_.marginals + row * parts_;
+    if (!is_solvable(scores_.data(), oracle.parts()) ||
+        (extra_scores && !is_solvable(extra_scores, oracle.extras())))
+      return leave_unsolved(row, std::numeric_limits<double>::quiet_NaN());
+    const int64_t width = batch_.start_width;
+    if (!start(instance_, batch_.start_codes + row * width * positions_,
+               batch_.start_weights + row * width, width, positions_))
+      return leave_unsolved(row, 0);
+    const Limits limits{batch_.tol, batch_.max_iter};
+    const auto method = static_cast<Method>(batch_.method);
+    const Outcome outcome = method == Method::kActiveSet
+                                ? active_set(instance_, limits)
+                                : conditional_gradient(instance_, limits, method);
+    if (method != Method::kActiveSet) instance_.support.settle();
+    oracle.scatter(instance_.marginals().data(), marginals);
+    batch_.gaps[row] = outcome.gap;
+    batch_.iterations[row] = outcome.iterations;
+    batch_.converged[row] = outcome.converged;
+    batch_.sizes[row] = instance_.support.size();
+    write(solution);
+  }
+
+ private:
+  void leave_unsolved(int64_t row, double value) {
+    std::fill_n(batch_.marginals + row * parts_, parts_, value);
+    batch_.gaps[row] = value;
+    batch_.converged[row] = value == 0;
+    batch_.iterations[row] = batch_.sizes[row] = 0;
+  }
+
+  void write(Solution& solution) {
+    const Support& support = instance_.support;
+    const int64_t size = support.size(), positions = instance_.oracle().positions();
+    instance_.oracle().gather(iota_.data(), place_.data());
+    solution.codes.assign(size * positions_, -1);
+    solution.parts.assign(size * positions_, -1);
+    solution.extras.assign(size * most_extras_, -1);
+    solution.factor.assign(size * size, 0.0);
+    solution.weights.resize(size);
+    double total = 0;
+    for (int64_t k = 0; k < size; ++k) total += support.weight(k);
+    for (int64_t k = 0; k < size; ++k) {
+      solution.weights[k] = support.weight(k) / total;
+      std::copy_n(support.others(k), positions, solution.codes.data() + k * positions_);
+      for (int64_t i = 0; i < positions; ++i) {
+        const int32_t part = support.row(k)[i];
+        if (part >= 0) solution.parts[k * positions_ + i] = static_cast<int32_t>(place_[part]);
+      }
+      instance_.copy_extras(k, solution.extras.data() + k * most_extras_);
+      support.factor().copy_column(k, solution.factor.data() + k * size + k);
+    }
+  }
+
+  const Batch& batch_;
+  Instance<Make> instance_;
+  int64_t parts_, positions_, most_extras_;
+  Workspace scores_, place_;
+  std::vector<double> iota_;
+};
+
+// make(number) builds the oracle of a thread for that kind of number.
+template <class Make>
+int solve_batch(const Batch& batch, Make make, Solutions** out, int64_t* shape) {
+  int status = kOk;
+  const int threads = static_cast<int>(std::max<int64_t>(1, std::min(batch.threads, batch.count)));
+  try {
+    auto solutions = std::make_unique<Solutions>();
+    solutions->all.resize(static_cast<size_t>(batch.count));
+    std::atomic<int64_t> next{0};  // supports differ in size, so each takes one when it is free
+#pragma omp parallel for num_threads(threads) schedule(static, 1) if (threads > 1)
+    for (int t = 0; t < threads; ++t) {
+      try {
+        BatchSolver<Make> solver(batch, make);
+        if (t == 0) solver.describe(*solutions);
+        for (int64_t row; (row = next++) < batch.count;) solver.solve(row, solutions->all[row]);
+      } catch (const std::exception&) {  // only an allocation can fail
+#pragma omp atomic write
+        status = kOutOfMemory;
+      }
+    }
+    if (status != kOk) return status;
+    shape[0] = batch.count ? *std::max_element(batch.sizes, batch.sizes + batch.count) : 0;
+    shape[1] = solutions->positions;
+    shape[2] = solutions->extras;
+    shape[3] = std::count(batch.converged, batch.converged + batch.count, false);
+    *out = solutions.release();
+  } catch (const std::exception&) {
+    status = kOutOfMemory;
+  }
+  return status;
+}
+
+}  // namespace fenchel

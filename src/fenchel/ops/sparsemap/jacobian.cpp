@@ -1,0 +1,89 @@
+// The Jacobian of SparseMAP times vectors, from the structures and the factor of the forward pass.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "abi.hpp"
+
+namespace fenchel {
+namespace {
+
+double product(const double* a, const double* b, int64_t n) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// x = (A⁻¹ − A⁻¹11ᵀA⁻¹ / 1ᵀA⁻¹1) h for A = LLᵀ, L by columns of `stride`.
+void solve(const double* factor, int64_t size, int64_t stride, double* x, double* ones) {
+  for (int64_t k = 0; k < size; ++k) ones[k] = 1;
+  for (int64_t j = 0; j < size; ++j) {
+    const double* l = factor + j * stride;
+    const double a = x[j] /= l[j], b = ones[j] /= l[j];
+#pragma omp simd
+    for (int64_t i = j + 1; i < size; ++i) x[i] -= a * l[i], ones[i] -= b * l[i];
+  }
+  const double shift = product(x, ones, size) / product(ones, ones, size);
+  for (int64_t k = 0; k < size; ++k) x[k] -= shift * ones[k];
+  for (int64_t j = size - 1; j >= 0; --j) {
+    const double* l = factor + j * stride;
+    x[j] = (x[j] - product(l + j + 1, x + j + 1, size - 1 - j)) / l[j];
+  }
+}
+
+struct Space {
+  const int32_t* indices;  // (count, width, each), −1 for none
+  int64_t each, size;
+  const double* in;        // (count, size) or null
+  double* out;             // (count, size) or null
+};
+
+void collect(const Space& space, int64_t row, int64_t width, int64_t size, double* x) {
+  if (!space.in) return;
+  const int32_t* index = space.indices + row * width * space.each;
+  const double* v = space.in + row * space.size;
+  for (int64_t k = 0; k < size; ++k)
+    for (int64_t i = 0; i < space.each; ++i, ++index)
+      if (*index >= 0) x[k] += v[*index];
+}
+
+void spread(const Space& space, int64_t row, int64_t width, int64_t size, const double* x) {
+  if (!space.out) return;
+  const int32_t* index = space.indices + row * width * space.each;
+  double* v = space.out + row * space.size;
+  std::memset(v, 0, static_cast<size_t>(space.size) * sizeof(double));
+  for (int64_t k = 0; k < size; ++k)
+    for (int64_t i = 0; i < space.each; ++i, ++index)
+      if (*index >= 0) v[*index] += x[k];
+}
+
+}  // namespace
+}  // namespace fenchel
+
+// With B the rows (part indicators, extra part indicators, identity) of the structures and D
+// the solve above: B D Bᵀ (in_parts, in_extras, in_weights). Nulls are zeros, or not wanted.
+FENCHEL_API int fenchel_sparsemap_jacobian(
+    const int32_t* part_indices, int64_t positions, int64_t parts, const int32_t* extra_indices,
+    int64_t extras_each, int64_t extras, const double* factor, const int64_t* sizes, int64_t count,
+    int64_t width, const double* in_parts, const double* in_extras, const double* in_weights,
+    double* out_parts, double* out_extras, double* out_weights, int64_t threads) {
+  using namespace fenchel;
+  const Space u{part_indices, positions, parts, in_parts, out_parts};
+  const Space v{extra_indices, extras_each, extras, in_extras, out_extras};
+  return parallel_rows(count, width * (positions + width),
+                       static_cast<int>(threads), [&](int64_t first, int64_t last) {
+    std::vector<double> x(width), ones(width);
+    for (int64_t row = first; row < last; ++row) {
+      const int64_t size = sizes[row];
+      for (int64_t k = 0; k < width; ++k)
+        x[k] = in_weights && k < size ? in_weights[row * width + k] : 0;
+      collect(u, row, width, size, x.data());
+      collect(v, row, width, size, x.data());
+      if (size) solve(factor + row * width * width, size, width, x.data(), ones.data());
+      spread(u, row, width, size, x.data());
+      spread(v, row, width, size, x.data());
+      if (out_weights) std::copy(x.begin(), x.end(), out_weights + row * width);
+    }
+  });
+}

@@ -1,0 +1,59 @@
+// SparseMAP of every structure with an oracle of the library.
+#include "../tree/map.hpp"
+#include "../matching/map.hpp"
+#include "../budget/map.hpp"
+#include "../projective_tree/map.hpp"
+#include "../sequence/map.hpp"
+#include "batch.hpp"
+#include "choice.hpp"
+
+// `shape` gets the size of the largest support, how many positions and extra parts its
+// structures have, and how many instances did not converge. The oracle of a thread is built
+// from n, m and option, as for the structure's MAP operator.
+#define FENCHEL_SPARSEMAP(name, ...)                                                               \
+  FENCHEL_API int fenchel_sparsemap_##name(const fenchel::Batch* batch, int64_t n, int64_t m,      \
+                                           int64_t option, fenchel::Solutions** out,               \
+                                           int64_t* shape) {                                       \
+    (void)m, (void)option;                                                                         \
+    const auto make = [&](auto number) {                                                           \
+      using Num = decltype(number);                                                                \
+      return __VA_ARGS__;                                                                          \
+    };                                                                                             \
+    return fenchel::solve_batch(*batch, make, out, shape);                                         \
+  }
+
+FENCHEL_SPARSEMAP(sequence,
+                  fenchel::SequenceMap<Num>(static_cast<int>(n), static_cast<int>(m), fenchel::Ends(option)))
+FENCHEL_SPARSEMAP(matching, fenchel::MatchingMap<Num>(static_cast<int>(n), static_cast<int>(m)))
+FENCHEL_SPARSEMAP(tree, fenchel::TreeMap<Num>(static_cast<int>(n), option != 0))
+FENCHEL_SPARSEMAP(projective_tree, fenchel::ProjectiveTreeMap<Num>(static_cast<int>(n), option != 0))
+FENCHEL_SPARSEMAP(choice, fenchel::ChoiceMap<Num>(static_cast<int>(n)))
+FENCHEL_SPARSEMAP(budget, fenchel::BudgetMap<Num>(static_cast<int>(n), static_cast<int>(option / 2),
+                                          option % 2 != 0))
+
+// Writes the solutions, padded to `width` structures each, and frees them.
+FENCHEL_API int fenchel_sparsemap_take(fenchel::Solutions* solutions, int64_t width,
+                                       int32_t* codes, int32_t* parts, int32_t* extras,
+                                       double* weights, double* factor) {
+  const int64_t positions = solutions->positions, most = solutions->extras;
+  for (const fenchel::Solution& one : solutions->all) {
+    const int64_t size = static_cast<int64_t>(one.weights.size());
+    const auto put = [&](const auto& from, auto*& to, int64_t all, auto filling) {
+      to = std::fill_n(std::copy(from.begin(), from.end(), to),
+                       all - static_cast<int64_t>(from.size()), filling);
+    };
+    put(one.codes, codes, width * positions, -1);
+    put(one.parts, parts, width * positions, -1);
+    put(one.extras, extras, width * most, -1);
+    put(one.weights, weights, width, 0.0);
+    for (int64_t k = 0; k < width; ++k) {
+      const bool inside = k < size;
+      if (inside) std::copy_n(one.factor.data() + k * size, size, factor);
+      std::fill_n(factor + (inside ? size : 0), inside ? width - size : width, 0.0);
+      if (!inside) factor[k] = 1;
+      factor += width;
+    }
+  }
+  delete solutions;
+  return fenchel::kOk;
+}

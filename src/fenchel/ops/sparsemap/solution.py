@@ -1,0 +1,44 @@
+"""What a SparseMAP solver returns."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Limits(NamedTuple):
+    """When a solver ends: at a gap of at most `tol`, or after `max_iter` calls of the oracle."""
+
+    tol: float
+    max_iter: int
+
+
+class Outcome(NamedTuple):
+    """How the solver ended, per instance: duality gap, oracle calls, and whether it got there."""
+
+    gap: Tensor
+    iterations: Tensor
+    converged: Tensor
+    missed: int
+    """How many did not, on the host; none where a closed form left nothing to miss."""
+
+
+class Support(NamedTuple):
+    """The structures of B solutions, at most K of them each, and what the Jacobian needs.
+
+    By the library, `parts` and `extras` are the indices of their scores and extra scores, in int32,
+    −1 for none; by the reference they are indicators, in float64.
+    """
+
+    codes: Tensor
+    """(B, K, ...), −1 behind the support"""
+    parts: Tensor
+    """(B, K, positions) or (B, K, parts)"""
+    extras: Tensor
+    """(B, K, extra parts of one) or (B, K, extras)"""
+    factor: Tensor
+    """(B, K, K) in float64: the upper U of UᵀU, the Gram matrix plus one; the identity behind the
+    support"""
+    sizes: Tensor
+    """(B,) in int64"""

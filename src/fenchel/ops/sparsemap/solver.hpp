@@ -1,0 +1,248 @@
+// SparseMAP of one instance by the active set method: the quadratic program
+//   max over the weights y of ⟨scores, u⟩ + ⟨extra_scores, v⟩ − ½‖u‖²,  u = My, v = Ny,
+// whose columns, the structures, come from a MAP oracle one by one.
+#pragma once
+
+#include <cmath>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "structure.hpp"
+#include "support.hpp"
+
+namespace fenchel {
+
+struct Limits {
+  double gap;
+  int64_t iterations;
+};
+
+struct Outcome {
+  double gap = 0;
+  int64_t iterations = 0;
+  bool converged = false;
+};
+
+// The scores of one instance, and the oracles for them: make(number) builds one for that kind of number. If
+// `regularize`, v counts in the norm as u does.
+//
+// Where scores are so large that doubles lose what counts beside them, the oracle's scores, and those of structures
+// less that of the best, are exact.
+template <class Make>
+class Instance {
+ public:
+  using Oracle = decltype(std::declval<Make>()(double()));
+  using ExactOracle = decltype(std::declval<Make>()(Exact()));
+
+  Instance(const Make& make, bool regularize)
+      : make_(make), oracle_(make(double())), regularize_(regularize) {}
+
+  Oracle& oracle() { return oracle_; }
+
+  // Returns how many extra parts a structure may have.
+  int64_t set(const double* scores, const double* extra_scores, const int64_t* lengths) {
+    scores_ = scores, extra_scores_ = extra_scores, lengths_ = lengths;
+    positions_ = oracle_.positions();
+    extras_ = oracle_.extras() ? positions_ + 1 : 0;
+    parts_ = oracle_.parts();
+    count_ = parts_ + (regularize_ ? oracle_.extras() : 0);
+    marginals_.resize(padded<double>(count_)), residual_.resize(count_);
+    code_.resize(positions_), base_.resize(positions_ + extras_);
+    support.start(positions_ + (regularize_ ? extras_ : 0), positions_ + (regularize_ ? 0 : extras_));
+    magnitude_ = 0, told_ = far_ = false;
+    return extras_;
+  }
+
+  // Makes the best structure for scores less marginals the next one of the support; returns its
+  // value for them.
+  double find_next() {
+    const bool again = told_ && !regularize_;
+    told_ = true;
+    double value;
+    if (far_) {
+      value = exact_->argmax(less_marginals(), again ? nullptr : extra_less_marginals(), code_.data());
+    } else {
+      const double* extra_scores = regularize_ ? residual_.data() + parts_ : extra_scores_;
+      value = oracle_.argmax(residual_.data(), again ? nullptr : extra_scores, code_.data());
+    }
+    if (value > -kInf<double>) fill_next(code_.data());
+    return value;
+  }
+
+  // The same before there are marginals; scores are compared with that of this structure.
+  double find_best() {
+    double value = find_next();
+    if (value == -kInf<double>) return value;
+    const double top = extra_scores_ ? highest(extra_scores_, oracle_.extras()) : kNone;
+    far_ = is_far(std::fmax(top, highest(scores_, parts_)), value);
+    if (far_) {
+      if (!exact_) exact_ = std::make_unique<ExactOracle>(make_(Exact()));
+      exact_->resize(lengths_);
+      told_ = false;
+      value = find_next();
+    }
+    const int32_t *parts = support.row(support.size()), *extras = extras_of(support.size());
+    for (int64_t i = 0; i < positions_; ++i) base_[i] = at(scores_, parts[i]);
+    for (int64_t i = 0; i < extras_; ++i) base_[positions_ + i] = at(extra_scores(), extras[i]);
+    if (!far_)
+      for (double score : base_) magnitude_ += std::abs(score);
+    return value;
+  }
+  void fill_best() { fill_next(code_.data()); }
+
+  void fill_next(const int32_t* code) {
+    int32_t *parts = support.next(), *others = support.next_others();
+    std::copy_n(code, positions_, others);
+    for (int64_t i = 0; i < positions_; ++i) parts[i] = oracle_.part(static_cast<int>(i), code[i]);
+    if (!extras_) return;
+    int32_t* extras = (regularize_ ? parts : others) + positions_;
+    const int32_t shift = regularize_ ? static_cast<int32_t>(parts_) : 0;
+    std::fill(extras, extras + extras_, -1);
+    oracle_.for_each_extra(code, [&](int32_t index) { *extras++ = index + shift; });
+  }
+
+  void copy_extras(int64_t k, int32_t* to) const {
+    const int32_t* extras = extras_of(k);
+    const int32_t shift = regularize_ ? static_cast<int32_t>(parts_) : 0;
+    for (int64_t i = 0; i < extras_; ++i) to[i] = extras[i] < 0 ? -1 : extras[i] - shift;
+  }
+
+  // The score of the next structure less that of the best, added up by position: what they share
+  // cancels before it is rounded.
+  double score_next() const {
+    return far_ ? add_differences<Exact>() : add_differences<double>();
+  }
+
+  // By how much at most marginals change the order of two scores: no marginal is above one.
+  double reach() const { return static_cast<double>(positions_ + (regularize_ ? extras_ : 0)); }
+
+  // The sum of the marginals of structure k's parts; the next structure is number `size()`.
+  double overlap(int64_t k) const {
+    const int32_t* parts = support.row(k);
+    const int64_t count = positions_ + (regularize_ ? extras_ : 0);
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < count; ++i) sum += at(marginals_.data(), parts[i]);
+    return sum;
+  }
+
+  void update_marginals() {
+    std::fill(marginals_.begin(), marginals_.end(), 0.0);
+    support.add_marginals(marginals_.data());
+    for (int64_t i = 0; i < parts_; ++i) residual_[i] = scores_[i] - marginals_[i];
+    for (int64_t i = parts_; i < count_; ++i)
+      residual_[i] = extra_scores_[i - parts_] - marginals_[i];
+  }
+
+  // ⟨scores − marginals, marginals⟩, on the scale of `score_next`.
+  double level() const { return support.mean_score() - squared_norm(); }
+
+  double squared_norm() const {
+    return dot(marginals_.data(), marginals_.data(), static_cast<int64_t>(marginals_.size()));
+  }
+
+  // What of a gap may be rounding: marginals add up as many weights as there are structures.
+  double rounding() const {
+    const double size = static_cast<double>(support.size());
+    return 16 * std::numeric_limits<double>::epsilon() * (8 + size) * (positions_ + magnitude_);
+  }
+
+  const std::vector<double>& marginals() const { return marginals_; }
+
+  Support support;
+
+ private:
+  const int32_t* extras_of(int64_t k) const {
+    return (regularize_ ? support.row(k) : support.others(k)) + positions_;
+  }
+  const double* extra_scores() const {
+    return extras_ && regularize_ ? extra_scores_ - parts_ : extra_scores_;
+  }
+
+  static double at(const double* values, int32_t index) { return index < 0 ? 0 : values[index]; }
+
+  template <class Num>
+  double add_differences() const {
+    const int32_t* parts = support.row(support.size());
+    return rounded(difference<Num>(scores_, parts, base_.data(), positions_) +
+                   difference<Num>(extra_scores(), extras_of(support.size()), base_.data() + positions_, extras_));
+  }
+  template <class Num>
+  static Num difference(const double* values, const int32_t* index, const double* from, int64_t n) {
+    Num sum = 0;
+    if constexpr (std::is_same_v<Num, double>) {
+#pragma omp simd reduction(+ : sum)
+      for (int64_t i = 0; i < n; ++i) sum += at(values, index[i]) - from[i];
+    } else {
+      for (int64_t i = 0; i < n; ++i) sum += Num(at(values, index[i])) - Num(from[i]);
+    }
+    return sum;
+  }
+
+  const Exact* less_marginals() {
+    exact_scores_.resize(parts_);
+    for (int64_t i = 0; i < parts_; ++i) exact_scores_[i] = Exact(scores_[i]) - Exact(marginals_[i]);
+    return exact_scores_.data();
+  }
+  const Exact* extra_less_marginals() {
+    if (!extra_scores_) return nullptr;
+    exact_extras_.assign(extra_scores_, extra_scores_ + oracle_.extras());
+    for (int64_t i = parts_; i < count_; ++i) {
+      Exact& score = exact_extras_[i - parts_];
+      score = score - Exact(marginals_[i]);
+    }
+    return exact_extras_.data();
+  }
+
+  const Make& make_;
+  Oracle oracle_;
+  std::unique_ptr<ExactOracle> exact_;
+  bool regularize_, told_ = false, far_ = false;
+  const double *scores_ = nullptr, *extra_scores_ = nullptr;
+  const int64_t* lengths_ = nullptr;
+  int64_t positions_ = 0, extras_ = 0, parts_ = 0, count_ = 0;
+  double magnitude_ = 0;
+  std::vector<double> marginals_, residual_, base_;
+  std::vector<Exact> exact_scores_, exact_extras_;
+  std::vector<int32_t> code_;
+};
+
+// Each round adds the structure that violates optimality most and gives all their best weights. The
+// objective grows in each, so none repeats and the rounds end. Near the end it grows by the square
+// of a small gap, which rounding may hide for a while; if it does so for long, or the oracle has
+// nothing new, one fresh factorization is tried.
+template <class Make>
+Outcome active_set(Instance<Make>& instance, Limits limits) {
+  constexpr int kLong = 100;
+  Support& support = instance.support;
+  Outcome outcome;
+  double best = -kInf<double>;
+  int hidden = 0;
+  bool fresh = false;
+  for (;;) {
+    const double tau = support.optimize();
+    const double value = (support.mean_score() + tau) / 2;
+    instance.update_marginals();
+    instance.find_next();
+    ++outcome.iterations;
+    const double score = instance.score_next(), overlap = instance.overlap(support.size());
+    const double enough = std::max(limits.gap, instance.rounding());
+    const bool known = support.meet_next() >= 0;
+    const bool last = outcome.iterations == limits.iterations;
+    hidden = value > best ? 0 : hidden + 1;
+    best = std::max(best, value);
+    if (score - overlap - tau > enough && !known && hidden < kLong && !last) {
+      support.add_next(score, 0);
+      fresh = false;
+      continue;
+    }
+    outcome.gap = std::max(score - overlap - instance.level(), 0.0);
+    outcome.converged = outcome.gap <= enough;
+    if (outcome.converged || fresh || last) return outcome;
+    support.refactor();
+    fresh = true;
+  }
+}
+
+}  // namespace fenchel

@@ -1,0 +1,155 @@
+// The best dependency tree: the maximum spanning arborescence in O(n²), by growing a path backwards along
+// best arcs and contracting its cycles (Tarjan 1977, Camerini et al. 1979, Gabow et al. 1986).
+//
+// A single root needs no second run. The root's arcs are looked at only where a contracted node has no
+// other arc left, which in a graph without forbidden arcs is when everything is contracted into one: as if
+// they were worse than all others by more than any tree can gain.
+#pragma once
+
+#include "structure.hpp"
+
+namespace fenchel {
+
+template <class Num>
+class TreeMap : public Grid {
+ public:
+  TreeMap(int n, bool single_root)
+      : Grid(n, n), single_root_(single_root), width_(static_cast<int>(padded<Num>(n))) {
+    arcs_.resize(2 * static_cast<int64_t>(n) * width_);
+    for (auto* v : {&root_, &weight_}) v->resize(2 * n);
+    for (auto* v : {&start_, &first_, &last_, &source_}) v->resize(2 * n);
+    for (auto* v : {&children_, &path_}) v->resize(2 * n);
+    for (auto* v : {&order_, &place_}) v->resize(n);
+  }
+
+  void resize(const int64_t* lengths) {
+    rows_ = columns_ = lengths ? static_cast<int>(lengths[0]) : full_rows_;
+    width_ = static_cast<int>(padded<Num>(rows_));
+  }
+  int positions() const { return rows_; }
+  int part(int modifier, int32_t head) const { return head < 0 ? -1 : head * columns_ + modifier; }
+
+  // code[i] is the head of word i, i itself if that is the root.
+  double argmax(const Num* scores, const Num*, int32_t* code) {
+    take(scores);
+    if (!contract()) {
+      for (int i = 0; i < rows_; ++i) code[i] = -1;
+      return kNone;
+    }
+    for (int k = 0; k < chosen_; ++k) expand(path_[k], source_[path_[k]], code);
+    Num value = 0;
+    for (int i = 0; i < rows_; ++i) value += scores[static_cast<int64_t>(code[i]) * rows_ + i];
+    return rounded(value);
+  }
+
+ private:
+  static constexpr int kRoot = -1, kUnseen = -1, kAttached = -2;
+  bool single_root_;
+  int width_, nodes_, chosen_;
+  // Nodes 0 … n − 1 are the words, the others contracted cycles. Of each node: the scores of its arcs from
+  // every word, its root's score, the arc it takes, the place in `order` where its words start, and the
+  // range of its children.
+  WorkspaceOf<Num> arcs_;
+  std::vector<Num> root_, weight_;
+  std::vector<int> start_, first_, last_, source_;
+  std::vector<int> children_, path_;
+  std::vector<int> order_, place_;
+
+  Num* arcs(int node) { return arcs_.data() + static_cast<int64_t>(node) * width_; }
+
+  void take(const Num* scores) {
+    for (int d = 0; d < rows_; ++d) {
+      Num* row = arcs(d);
+      for (int h = 0; h < rows_; ++h) row[h] = scores[static_cast<int64_t>(h) * rows_ + d];
+      for (int h = rows_; h < width_; ++h) row[h] = kNone;
+      root_[d] = row[d];
+      row[d] = kNone;
+      place_[d] = kUnseen;
+    }
+    nodes_ = rows_;
+  }
+
+  // Chooses an arc for every node that is left in the end, path_[0 … chosen_).
+  bool contract() {
+    int children = 0, seen = 0, roots = 0;
+    chosen_ = 0;
+    for (int word = 0; word < rows_; ++word) {
+      if (place_[word] != kUnseen) continue;
+      int length = chosen_;  // nodes below `chosen_` are attached already
+      const int begin = seen;
+      for (int node = word;;) {
+        if (node < rows_) {
+          start_[node] = place_[node] = seen;
+          order_[seen++] = node;
+        }
+        path_[length++] = node;
+        const Num best = largest(arcs(node), width_);
+        if (best == kNone || (!single_root_ && root_[node] >= best)) {
+          if (root_[node] == kNone || (++roots > 1 && single_root_)) return false;
+          source_[node] = kRoot;
+          break;
+        }
+        const int head = first_equal(arcs(node), width_, best);
+        source_[node] = head;
+        weight_[node] = best;
+        if (place_[head] == kAttached) break;
+        if (place_[head] == kUnseen) {
+          node = head;
+          continue;
+        }
+        const int cycle = nodes_++;
+        first_[cycle] = children;
+        do children_[children++] = path_[--length];
+        while (start_[path_[length]] > place_[head]);
+        last_[cycle] = children;
+        start_[cycle] = start_[path_[length]];
+        merge(cycle, seen);
+        node = cycle;
+      }
+      for (int k = begin; k < seen; ++k) place_[order_[k]] = kAttached;
+      chosen_ = length;
+    }
+    return true;
+  }
+
+  // The arcs into a cycle: entering at a child costs the arc that this child has in the cycle.
+  void merge(int cycle, int seen) {
+    Num* to = arcs(cycle);
+    const int head = children_[first_[cycle]];
+    const Num lost = weight_[head];
+    Num root = root_[head] - lost;
+    for (int j = 0; j < width_; j += kLanes<Num>) store<Num>(to + j, load<Num>(arcs(head) + j) - lost);
+    for (int k = first_[cycle] + 1; k < last_[cycle]; ++k) {
+      const int child = children_[k];
+      const Num* from = arcs(child);
+      const Num weight = weight_[child];
+      for (int j = 0; j < width_; j += kLanes<Num>)
+        store<Num>(to + j, max<Num>(load<Num>(to + j), load<Num>(from + j) - weight));
+      const Num other = root_[child] - weight;
+      if (root < other) root = other;
+    }
+    root_[cycle] = root;
+    for (int k = start_[cycle]; k < seen; ++k) to[order_[k]] = kNone;
+  }
+
+  // Gives the words of a node their heads, when the node's own head is known: the child that the arc
+  // enters is the one whose entry equals the cycle's. Cycles hold fewer than n nodes, so this is short.
+  void expand(int node, int head, int32_t* code) {
+    while (node >= rows_) {
+      const Num entry = head == kRoot ? root_[node] : arcs(node)[head];
+      int entered = -1;
+      for (int k = first_[node]; k < last_[node]; ++k) {
+        const int child = children_[k];
+        const Num own = (head == kRoot ? root_[child] : arcs(child)[head]) - weight_[child];
+        if (entered < 0 && own == entry)
+          entered = child;
+        else
+          expand(child, source_[child], code);
+      }
+      node = entered;
+    }
+    code[node] = head == kRoot ? node : head;
+  }
+};
+
+}  // namespace fenchel

@@ -1,0 +1,1 @@
+"""Configurations: every key of a model and its training, and the files that set them."""

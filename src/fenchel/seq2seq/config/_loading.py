@@ -1,0 +1,180 @@
+"""Configuration files: YAML with sections, overridden word by word, with errors that say what to
+write instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from reprlib import Repr
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from ._schema import TAGS, Config, ParallelFiles
+
+LONGEST = 1 << 20
+"""Characters of a configuration file beyond which it is not read."""
+EXAMPLES = ("inflection", "translation", "summarization")
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used, with every reason."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which 1e-3 is a number, and a key that stands twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set[str]()
+        for key in (self.construct_object(key, deep=True) for key, _ in node.value):  # type: ignore[no-untyped-call]
+            if not isinstance(key, str):
+                raise yaml.YAMLError(f"the key {_shown(key)} is not a word{node.start_mark}")
+            if key in seen:
+                raise yaml.YAMLError(f"the key {_shown(key)} stands twice{node.start_mark}")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def example(name: str) -> str:
+    """The commented configuration file that ships for a task.
+
+    >>> print(example("inflection").splitlines()[0])
+    # Morphological inflection: lemma and tags in, inflected form out.
+    """
+    if name not in EXAMPLES:
+        raise ValueError(f"`name` must be one of {', '.join(EXAMPLES)}, got {name!r}.")
+    return (
+        resources.files("fenchel.seq2seq") / "resources" / "examples" / f"{name}.yaml"
+    ).read_text(encoding="utf-8")
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Reads a configuration file.
+
+    Args:
+        path: of a YAML file.
+        overrides: `section.key=value`, which replace what the file says; values are YAML.
+    Raises:
+        ConfigError: with all that is wrong, where, and what could stand there.
+        OSError: if the file cannot be read.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "config.yaml")
+    ...     _ = path.write_text("data: {task: inflection, train: [a.tsv], validation: [b.tsv]}")
+    ...     load_config(path, ["model.layers=1"]).model.layers
+    1
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(LONGEST + 1)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8: {error}; save it as UTF-8.") from None
+    if len(text) > LONGEST:
+        raise ConfigError(f"{path} is longer than {LONGEST} characters; is it a configuration?")
+    return parse(text, overrides, str(path))
+
+
+def parse(text: str, overrides: Sequence[str] = (), name: str = "the configuration") -> Config:
+    """The configuration of a YAML text; see `load_config`."""
+    values = _yaml(text, name)
+    if not isinstance(values, dict):
+        raise ConfigError(f"{name} must hold the sections {', '.join(Config.model_fields)}.")
+    for override in overrides:
+        _override(values, override)
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        reasons = "\n  ".join(dict.fromkeys(reason(part) for part in error.errors()))
+        raise ConfigError(f"{name} cannot be used:\n  {reasons}") from None
+
+
+def _yaml(text: str, name: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
+        # PyYAML leaves it to Python to say what is wrong with a number or a date.
+        raise ConfigError(f"{name} is not YAML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{name} is not a configuration: it nests too deep.") from None
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key):
+        raise ConfigError(f"an override is `section.key=value`, got {override!r}.")
+    *sections, last = key.split(".")
+    for section in sections:
+        inner = values.get(section)
+        if isinstance(inner, str) and section in ("attention", "output"):
+            inner = {"mapping": inner}
+        if inner is not None and not isinstance(inner, dict):
+            raise ConfigError(f"{override!r} goes into {section!r}, which is {_shown(inner)}.")
+        values[section] = values = dict(inner or {})
+    values[last] = _yaml(text, repr(override))
+
+
+def reason(error: Any, inside: Sequence[str] = ()) -> str:
+    """One of pydantic's errors, of a section inside others, as a sentence."""
+    place = [*inside, *(part for part in error["loc"] if part not in TAGS)]
+    key = ".".join(str(part) for part in place)
+    kind, given = error["type"], error["input"]
+    if kind == "extra_forbidden":
+        known = sorted(_fields(place[:-1]))
+        close = _closest(str(place[-1]), known)
+        hint = f"; did you mean {close}?" if close else "."
+        return f"{key}: there is no such key{hint} The keys here are {', '.join(known)}."
+    if kind == "missing":
+        return f"{key}: this key must be given."
+    if kind == "value_error":
+        message = str(error["ctx"]["error"])
+        return f"{key}: {message}" if key else message
+    expected = (
+        error["msg"]
+        .replace("Input should be", "must be")
+        .replace("a valid integer", "an integer")
+        .replace("a valid ", "a ")
+    )
+    return f"{key}: {expected}, got {_shown(given)}."
+
+
+def _shown(value: Any) -> str:
+    """A value for a reader, shortened: what YAML's references share would be written many times."""
+    short = Repr()
+    short.maxstring = short.maxother = 80
+    return short.repr(value)
+
+
+def _closest(name: str, known: Sequence[str]) -> str:
+    """The key that is meant by a name: one of another section, or one like it, or nothing."""
+    elsewhere: dict[str, str] = {}
+    for section in Config.model_fields:
+        for key in _fields([section]):
+            elsewhere.setdefault(key, f"{section}.{key}")
+    if name in elsewhere:
+        return elsewhere[name]
+    here, there = (get_close_matches(name, keys, n=1) for keys in (known, elsewhere))
+    return here[0] if here else elsewhere[there[0]] if there else ""
+
+
+def _fields(place: Sequence[Any]) -> list[str]:
+    """The keys of the section at a place."""
+    section: type[BaseModel] = Config
+    for part in place:
+        field = section.model_fields.get(str(part))
+        kind = field.annotation if field is not None else None
+        if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+            return list(ParallelFiles.model_fields)  # the only section inside a list
+        section = kind
+    return list(section.model_fields)

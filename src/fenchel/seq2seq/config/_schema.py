@@ -1,0 +1,296 @@
+"""The configuration of a model and of its training: every key, its type, its bounds and default."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PositiveInt,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from ... import _checks, mappings
+
+Probability = Annotated[float, Field(ge=0, lt=1)]
+Size = Annotated[int, Field(gt=0, le=10_000_000)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """A section of the configuration: unknown keys and other types are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class MappingConfig(Section):
+    """A registered mapping by name, with its own options; a bare name is short for it.
+
+    >>> MappingConfig.model_validate({"mapping": "entmax", "alpha": 1.5}).build()
+    Entmax(gamma=1.0, alpha=1.5)
+
+    Args:
+        mapping: a name of `fenchel.mappings.names()`.
+        learned_alpha: whether alpha is learnt, α = 1 + sigmoid(parameter), one per head; for
+            entmax in the attention.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    __pydantic_extra__: dict[str, float] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    mapping: str
+    learned_alpha: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"mapping": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _buildable(self) -> MappingConfig:
+        try:
+            self.build()
+        except (TypeError, ValueError) as error:
+            raise ValueError(str(error)) from None
+        if self.learned_alpha and self.mapping != "entmax":
+            raise ValueError(f"`learned_alpha` is for entmax, got {self.mapping}.")
+        return self
+
+    @property
+    def options(self) -> dict[str, float]:
+        """The mapping's own options that were given."""
+        return dict(self.model_extra or {})
+
+    def build(self) -> mappings.AbstractMapping:
+        """The mapping, with its options."""
+        return mappings.get(self.mapping, **self.options)
+
+
+ENTMAX_15 = MappingConfig.model_validate({"mapping": "entmax", "alpha": 1.5})
+
+
+class ModelConfig(Section):
+    """The architecture and its two mappings.
+
+    Args:
+        architecture: "lstm", with global attention and input feeding, or "transformer".
+        embedding: size of the token vectors; the Transformer's are of size `hidden`.
+        hidden: size of the hidden states (the Transformer's d_model).
+        layers: of the encoder, and of the decoder.
+        heads: of the Transformer's attention; the LSTM has one.
+        feedforward: inner size of the Transformer's feedforward layers; 4·hidden by default.
+        dropout: the probability of dropping a unit.
+        attention: the mapping of the attention weights.
+        output: the mapping of the output probabilities, and so the loss.
+        input_feeding: whether the LSTM decoder reads its last attentional vector.
+        tie_embeddings: whether the output layer is the target embedding.
+    """
+
+    architecture: Literal["lstm", "transformer"] = "lstm"
+    embedding: Size = 300
+    hidden: Size = 300
+    layers: Annotated[int, Field(gt=0, le=1000)] = 2
+    heads: Size = 4
+    feedforward: Annotated[int, Field(gt=0, le=100_000_000)] = 1200
+    dropout: Probability = 0.3
+    attention: MappingConfig = ENTMAX_15
+    output: MappingConfig = ENTMAX_15
+    input_feeding: bool = True
+    tie_embeddings: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_feedforward(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or "feedforward" in value:
+            return value
+        hidden = value.get("hidden", 300)
+        return {**value, "feedforward": 4 * hidden if isinstance(hidden, int) else 1}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ModelConfig:
+        if self.architecture == "transformer" and self.hidden % self.heads:
+            raise ValueError(
+                f"`hidden` must be a multiple of `heads` ({self.heads}), got {self.hidden}."
+            )
+        if self.architecture == "lstm" and self.hidden % 2:
+            raise ValueError(
+                f"`hidden` must be even for the two directions of the LSTM, got {self.hidden}."
+            )
+        if self.tie_embeddings and self.architecture == "lstm" and self.embedding != self.hidden:
+            raise ValueError(
+                f"`tie_embeddings` needs `embedding` equal to `hidden` ({self.hidden}), "
+                f"got {self.embedding}."
+            )
+        if self.output.learned_alpha:
+            raise ValueError("`learned_alpha` is for the attention; give the output a fixed alpha.")
+        if self.output.build().total != 1.0:
+            raise ValueError(
+                f"`output` must be a mapping that sums to one; {self.output.mapping} does not."
+            )
+        return self
+
+
+class ParallelFiles(Section):
+    """Two files of parallel text, one sentence a line, plain or gzip."""
+
+    source: str
+    target: str
+
+
+TAGS = ("file", "pair")
+
+
+def _tag(value: Any) -> str:
+    return TAGS[0] if isinstance(value, str) else TAGS[1]
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+Files = Annotated[
+    list[
+        Annotated[
+            Annotated[str, Tag(TAGS[0])] | Annotated[ParallelFiles, Tag(TAGS[1])],
+            Discriminator(_tag),
+        ]
+    ],
+    BeforeValidator(_listed),
+]
+
+
+class DataConfig(Section):
+    """What is learnt from, and how text becomes tokens.
+
+    Args:
+        task: "inflection", "translation" or "summarization".
+        train: for inflection a list of files, with `*` as a wildcard; else `source` and `target`,
+            or a list of such pairs.
+        validation: the same, for choosing the best model.
+        language: the language of all inflection files; without it, it is a file's name up to
+            "-train", "-dev" or "-test", or its first dot. Where the training files have one only,
+            the validation files have it, too.
+        tokens: of text; inflection is by characters.
+        vocabulary_size: the most that a vocabulary holds.
+        shared_vocabulary: whether source and target text have one vocabulary.
+        max_length: longer pairs, in tokens, are left out of training, and counted.
+        malformed: what becomes of a line that cannot be read.
+        streaming: whether files are read again in every epoch and shuffled in a buffer, for
+            corpora larger than memory.
+        buffer: how many pairs that buffer holds, and are sorted into batches at a time.
+    """
+
+    task: Literal["inflection", "translation", "summarization"]
+    train: Files
+    validation: Files
+    language: str | None = None
+    tokens: Literal["characters", "words", "subwords"] = "subwords"
+    vocabulary_size: Annotated[int, Field(ge=8, le=10_000_000)] = 8000
+    shared_vocabulary: bool = False
+    max_length: PositiveInt = 250
+    malformed: Literal["skip", "error"] = "skip"
+    streaming: bool = False
+    buffer: Annotated[int, Field(gt=0, le=1_000_000_000)] = 100_000
+
+    @model_validator(mode="after")
+    def _files_fit_the_task(self) -> DataConfig:
+        for key in ("train", "validation"):
+            files = getattr(self, key)
+            if not files:
+                raise ValueError(f"`{key}` must name at least one file.")
+            wanted = str if self.task == "inflection" else ParallelFiles
+            if not all(isinstance(file, wanted) for file in files):
+                named = "a list of files" if wanted is str else "`source` and `target`"
+                raise ValueError(f"`{key}` must be {named} for {self.task}.")
+        return self
+
+
+class TrainingConfig(Section):
+    """How a model is trained.
+
+    Args:
+        folder: where the model, its checkpoints and logs go.
+        seed: of the weights, the order and the dropout.
+        batch_size: pairs in a batch, on each process.
+        accumulate: batches whose gradients are added up before a step.
+        epochs: the most passes over the data.
+        steps: the most steps, if given.
+        minutes: the most minutes, if given; then training ends as if it were done.
+        learning_rate: of Adam.
+        decay: what the learning rate is multiplied by on a plateau.
+        floor: the share of itself below which the learning rate does not fall.
+        patience: how many validations the loss may not improve before it does.
+        clip: the largest norm of a gradient.
+        stop_after: how many validations `metric` may not improve before training ends.
+        metric: what the best model is chosen by; "accuracy" is that of greedy decoding.
+        validate_every: how many epochs or steps lie between validations.
+        validate_unit: "epochs" or "steps".
+        checkpoint_every: how many steps lie between checkpoints; validations make one, too.
+        log_every: how many steps a line of the log sums up.
+        device: "auto" is a GPU where there is one.
+        precision: on a GPU "tf32" rounds the factors of matrix products, and "bfloat16" is mixed
+            precision.
+        cuda_graphs: whether one process on a GPU replays recorded steps, which is several times as
+            fast where they are small; lengths are then rounded up.
+        distributed: what torchrun's processes do: copy the model (ddp) or divide it (fsdp).
+    """
+
+    folder: str = "model"
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    batch_size: PositiveInt = 64
+    accumulate: PositiveInt = 1
+    epochs: PositiveInt = 100
+    steps: PositiveInt | None = None
+    minutes: PositiveFloat | None = None
+    learning_rate: PositiveFloat = 0.001
+    decay: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.01
+    patience: Annotated[int, Field(ge=0)] = 4
+    clip: PositiveFloat = 5.0
+    stop_after: PositiveInt = 15
+    metric: Literal["loss", "token_accuracy", "accuracy"] = "accuracy"
+    validate_every: PositiveInt = 1
+    validate_unit: Literal["epochs", "steps"] = "epochs"
+    checkpoint_every: PositiveInt = 500
+    log_every: PositiveInt = 50
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    cuda_graphs: bool = True
+    distributed: Literal["ddp", "fsdp"] = "ddp"
+
+
+class SearchConfig(Section):
+    """How a model decodes where nothing else is said.
+
+    Args:
+        beam: how many hypotheses are kept, at most 8192.
+        max_length: the most tokens of an output, at most 10,000.
+        batch_size: inputs decoded at once, at most 65,536.
+    """
+
+    beam: PositiveInt = 5
+    max_length: PositiveInt = 100
+    batch_size: PositiveInt = 256
+
+    @field_validator("*")
+    @classmethod
+    def _bounded(cls, value: int, info: ValidationInfo) -> int:
+        if reason := _checks.too_large(str(info.field_name), value):
+            raise ValueError(reason)
+        return value
+
+
+class Config(Section):
+    """The whole configuration, as a file of the sections model, data, training and search."""
+
+    model: ModelConfig = ModelConfig()
+    data: DataConfig
+    training: TrainingConfig = TrainingConfig()
+    search: SearchConfig = SearchConfig()

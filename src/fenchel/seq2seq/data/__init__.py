@@ -1,0 +1,1 @@
+"""Pairs of texts: vocabularies, readers, and batches."""

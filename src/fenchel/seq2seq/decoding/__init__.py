@@ -1,0 +1,1 @@
+"""Decoding: search with certificates, and the evaluation of what it finds."""

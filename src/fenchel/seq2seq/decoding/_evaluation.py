@@ -1,0 +1,204 @@
+"""A model's outputs for texts, and how good, how sparse and how certain they are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ... import _checks
+from ..data._batches import batches_within, padded
+from ..data._corpus import encode
+from ..data._readers import Pair
+from ..models._ensemble import Decoder
+from ..models._model import Seq2Seq
+from ..training._distributed import World
+from ..training._validation import validate
+from ._hypotheses import Result
+from ._metrics import SCORES, edit_distance
+from ._search import search
+
+NOTHING = Result([], exact=False, complete=False, bound=1.0, limited=False)
+
+
+def decode(
+    models: Seq2Seq | Sequence[Seq2Seq],
+    texts: Sequence[str],
+    *,
+    batch_size: int = 256,
+    method: str = "beam",
+    beam: int = 5,
+    nbest: int | None = None,
+    max_length: int = 100,
+    attention: bool = False,
+) -> list[Result]:
+    """Searches the outputs of texts, in batches of similar lengths.
+
+    Args:
+        models: one, or a list that is an ensemble, with the same vocabularies, on one device.
+        texts: as the source vocabulary encodes them; one of no token has no hypothesis.
+        batch_size: texts searched at once; fewer, where they are so long that it takes memory.
+        method, beam, nbest, max_length, attention: as for `search`.
+    Returns:
+        One result for each text, in their order.
+    Raises:
+        TypeError, ValueError: if an argument is wrong, or a text cannot be read.
+
+    >>> from fenchel.seq2seq import Characters, ModelConfig
+    >>> letters = Characters("abc")
+    >>> model = Seq2Seq(ModelConfig(embedding=4, hidden=4, layers=1), letters, letters)
+    >>> len(decode([model], ["abc", "a"], max_length=5))
+    2
+    """
+    _checks.texts(texts)
+    _checks.search_size("batch_size", batch_size)
+    models = _checks.decoders(models, Decoder)
+    source = models[0].source
+    device = next(models[0].parameters()).device
+    ids = [source.encode(text) for text in texts]
+    order = sorted((i for i in range(len(ids)) if ids[i]), key=lambda i: len(ids[i]))
+    found: dict[int, Result] = {}
+    for rows in batches_within([len(ids[i]) for i in order], batch_size):
+        chosen = order[rows]
+        results = search(
+            models,
+            padded([ids[i] for i in chosen]).to(device),
+            torch.tensor([len(ids[i]) for i in chosen], device=device),
+            method=method,
+            beam=beam,
+            nbest=nbest,
+            max_length=max_length,
+            attention=attention,
+        )
+        found.update(zip(chosen, results, strict=True))
+    return [found.get(i, NOTHING) for i in range(len(ids))]
+
+
+def best_texts(model: Seq2Seq, results: Sequence[Result]) -> list[str]:
+    """The most probable text of each result."""
+    return [
+        model.target.decode(result.hypotheses[0].tokens) if result.hypotheses else ""
+        for result in results
+    ]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `evaluate` found.
+
+    Args:
+        scores: of the task, over all pairs; for inflection over all inputs, each of which may have
+            several references, and averaged over languages.
+        languages: for inflection, the scores of each.
+        sparsity: means over the references' tokens, and shares of the inputs in percent.
+        outputs: the most probable output of each pair.
+        pairs: how many there were.
+        inputs: how many different sources they have.
+    """
+
+    scores: dict[str, float]
+    languages: dict[str, dict[str, float]]
+    sparsity: dict[str, float]
+    outputs: list[str]
+    pairs: int
+    inputs: int
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the outputs."""
+        return {
+            "pairs": self.pairs,
+            "inputs": self.inputs,
+            "scores": self.scores,
+            "sparsity": self.sparsity,
+            "languages": self.languages,
+        }
+
+
+def evaluate(
+    models: Seq2Seq | Sequence[Seq2Seq],
+    pairs: Sequence[Pair],
+    task: str,
+    *,
+    batch_size: int = 256,
+    method: str = "beam",
+    beam: int = 5,
+    max_length: int = 100,
+) -> Evaluation:
+    """Decodes the sources of pairs, and scores the outputs against the targets.
+
+    Args:
+        models: one, or a list that is an ensemble.
+        pairs: sources and references. Inflection counts a source once, however many references
+            it has, and compares its output with the nearest of them.
+        task: "inflection", "translation" or "summarization".
+        batch_size, method, beam, max_length: as for `decode`.
+    Raises:
+        TypeError, ValueError: if an argument is wrong, or there are no pairs.
+
+    >>> from fenchel.seq2seq import Characters, ModelConfig
+    >>> letters = Characters("abc")
+    >>> model = Seq2Seq(ModelConfig(embedding=4, hidden=4, layers=1), letters, letters)
+    >>> found = evaluate([model], [("abc", "c"), ("a", "b")], "translation", max_length=5)
+    >>> found.pairs, sorted(found.scores)
+    (2, ['BLEU', 'chrF'])
+    """
+    _checks.choice("task", task, tuple(SCORES))
+    models = _checks.decoders(models, Decoder)
+    if not pairs:
+        raise ValueError("there is no pair to evaluate.")
+    sources, references = [s for s, _ in pairs], [r for _, r in pairs]
+    inputs = list(dict.fromkeys(sources))
+    results = decode(
+        models, inputs, batch_size=batch_size, method=method, beam=beam, max_length=max_length
+    )
+    found = dict(zip(inputs, best_texts(models[0], results), strict=True))
+    outputs = [found[source] for source in sources]
+    languages: dict[str, dict[str, float]] = {}
+    if task == "inflection":
+        languages = _by_language(found, pairs)
+        names = next(iter(languages.values()))
+        scores = {n: sum(s[n] for s in languages.values()) / len(languages) for n in names}
+    else:
+        scores = SCORES[task](outputs, references)
+    sparsity = {**_nonzeros(models, pairs, batch_size), **_shares(results)}
+    return Evaluation(scores, languages, sparsity, outputs, len(pairs), len(inputs))
+
+
+def _by_language(outputs: dict[str, str], pairs: Sequence[Pair]) -> dict[str, dict[str, float]]:
+    """The scores of each language, from the output of each source and the nearest reference."""
+    accepted: dict[str, list[str]] = defaultdict(list)
+    for source, reference in pairs:
+        accepted[source].append(reference)
+    groups: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for source, output in outputs.items():
+        nearest = min(accepted[source], key=lambda form: edit_distance(output, form))
+        groups[source.split("\t")[2]].append((output, nearest))
+    return {
+        language: SCORES["inflection"](*zip(*group, strict=True))
+        for language, group in sorted(groups.items())
+    }
+
+
+def _nonzeros(
+    models: Sequence[Seq2Seq], pairs: Sequence[Pair], batch_size: int
+) -> dict[str, float]:
+    """The models' mean numbers of nonzeros, when they are shown the references."""
+    device = next(models[0].parameters()).device
+    encoded = encode(pairs, models[0].source, models[0].target)
+    found = [validate(model, encoded, batch_size, World(0, 1, device)) for model in models]
+    return {
+        name: sum(getattr(metrics, name) for metrics in found) / len(found)
+        for name in ("attention_nonzeros", "output_nonzeros")
+    }
+
+
+def _shares(results: Sequence[Result]) -> dict[str, float]:
+    """In percent, the inputs with one text, with a certificate, and with all the mass."""
+    single = sum(result.complete and len(result.hypotheses) == 1 for result in results)
+    exact = sum(result.exact for result in results)
+    complete = sum(result.complete for result in results)
+    shares = {"single_hypothesis": single, "exact": exact, "complete": complete}
+    return {name: 100 * count / len(results) for name, count in shares.items()}

@@ -1,0 +1,307 @@
+"""The page of an explanation: one HTML file with its own style and script, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from ._explain import Explanation, Node, Position
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+CELLS = 60_000
+"""The most cells of all attention maps together; a page of more is slow to open."""
+
+
+def percent(p: float) -> str:
+    """A probability for a reader; only zero is 0 %, and only one is 100 %.
+
+    >>> [percent(p) for p in (0, 1e-9, 0.664, 0.99999, 1)]
+    ['0%', '<0.1%', '66.4%', '>99.9%', '100%']
+    """
+    if p in (0, 1):
+        return f"{p:.0%}"
+    if p < 0.001:
+        return "<0.1%"
+    return ">99.9%" if p > 0.999 else f"{p:.1%}"
+
+
+def page(explanation: Explanation) -> str:
+    """The whole page."""
+    folder = files("fenchel.seq2seq") / "resources" / "page"
+    style, script = ((folder / name).read_text("utf-8") for name in ("page.css", "page.js"))
+    body = "\n".join(_body(explanation))
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<title>{escape(explanation.text)} – fenchel explain</title>
+<style>
+{style}</style>
+</head>
+<body>
+{body}
+<script>
+{script}</script>
+</body>
+</html>
+"""
+
+
+def _body(explanation: Explanation) -> Iterator[str]:
+    words = explanation.text.split()
+    kinds = [' class="tags"' if ";" in word else "" for word in words]
+    title = " ".join(
+        f"<bdi{kind}>{escape(word)}</bdi>" for word, kind in zip(words, kinds, strict=True)
+    )
+    yield f'<header><p class="eyebrow">fenchel explain</p><h1>{title}</h1>'
+    if explanation.unknown:
+        yield f'<p class="verdict alarm" role="note">{escape(warning(explanation))}</p>'
+    yield f'<p class="verdict">{verdict(explanation)}</p>{_badges(explanation)}</header>'
+    yield "<main>"
+    yield from _hypotheses(explanation)
+    yield from _attention(explanation)
+    if explanation.reference:
+        yield from _forced(explanation)
+    yield "</main>"
+    yield '<p id="status" role="status" aria-live="polite"></p>'
+    yield (
+        "<footer>Touch or click anything to read it below. Keys: <kbd>Tab</kbd> goes from picture "
+        "to picture, the arrow keys, <kbd>Home</kbd> and <kbd>End</kbd> go through one.</footer>"
+    )
+
+
+def warning(explanation: Explanation) -> str:
+    """What of the input the model has not met, in a sentence."""
+    from ._explain import listed
+
+    count = f"{len(explanation.unknown)} of the {len(explanation.source)} tokens of the input"
+    names = listed(explanation.unknown)
+    return f"The model has not met {count}: {names}. It reads each as the same unknown token."
+
+
+def verdict(explanation: Explanation) -> str:
+    """What the certificates say, in a sentence."""
+    result = explanation.result
+    if not any(each.finished for each in result.hypotheses):
+        return "No output ended within the length limit; these are only the beginnings of some."
+    count = len(result.hypotheses)
+    shown = len(explanation.outputs)
+    tail = f" The {shown} most probable are shown." if count > shown else ""
+    outputs = f"{count} output{'s' if count > 1 else ''}"
+    if result.complete and count == 1:
+        return "The model is certain: every other output has probability exactly zero."
+    if result.complete:
+        rest = "every other output has probability exactly zero"
+        return f"The model considers exactly {outputs}; {rest}.{tail}"
+    most = "" if explanation.unique else "at most "  # some of it may be that of a text found
+    rest = f"all others together have {most}{percent(max(1e-9, 1 - result.mass))}"
+    proof = "and none of them is" if result.exact else "and some of them may be"
+    return f"{outputs} found; {rest}, {proof} more probable than the first.{tail}"
+
+
+def _badges(explanation: Explanation) -> str:
+    result = explanation.result
+    marks = [
+        ("exact", result.exact, "no output is more probable than the first"),
+        ("complete", result.complete, "these are all outputs of nonzero probability"),
+    ]
+    unknown = len(explanation.unknown)
+    share = f"{unknown} of {len(explanation.source)} tokens unknown"
+    alarm = f'<span class="badge no alarm">⚠ {share}</span>' if unknown else ""
+    spans = [
+        f'<span class="badge {"yes" if holds else "no"}" title="{meaning}">'
+        f"{'✓' if holds else '✗'} {'' if holds else 'not '}{name}</span>"
+        for name, holds, meaning in marks
+    ]
+    mass = "100%" if result.complete else percent(min(result.mass, 1 - 1e-9))
+    found = f'<span class="badge">{mass} of the probability found</span>'
+    return f'<p class="badges">{alarm}{"".join(spans)}{found}</p>'
+
+
+def _section(name: str, title: str, note: str) -> str:
+    return (
+        f'<section aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>'
+        f'<p class="note">{note}</p>'
+    )
+
+
+def _hypotheses(explanation: Explanation) -> Iterator[str]:
+    shown = explanation.result.hypotheses[: len(explanation.outputs)]
+    several = (
+        " Where several paths write the same text, its probability is that of all of them."
+        if any(each.others for each in shown)
+        else ""
+    )
+    yield _section(
+        "tree",
+        "What the model can say",
+        "Every path is an output. The model chooses where a coloured percentage stands; after a "
+        f"whole output comes its own probability.{several}",
+    )
+    yield '<ul class="tree" role="tree" aria-labelledby="tree-title">'
+    for child in explanation.tree.children:
+        yield from _branch(child, explanation, 1, alone=len(explanation.tree.children) == 1)
+    yield from _rest(explanation.tree, 1)
+    yield "</ul></section>"
+
+
+def _branch(node: Node, explanation: Explanation, level: int, alone: bool) -> Iterator[str]:
+    tokens = "".join(_token(token) for token in node.tokens)
+    odds = "" if alone and node.probability == 1 else f"<b>{percent(node.probability)}</b>"
+    spoken = f"{' '.join(node.tokens)}, {percent(node.probability)}"
+    leaf = ""
+    extra = ""
+    if node.hypothesis is not None:
+        text = explanation.outputs[node.hypothesis]
+        hypothesis = explanation.result.hypotheses[node.hypothesis]
+        chance = percent(hypothesis.probability)
+        part = f", {percent(node.mass)} of it by this path" if hypothesis.others else ""
+        spoken = f"{text}: {chance}{part}"
+        extra = f' data-map="{node.hypothesis}"'
+        leaf = (
+            f'<span class="leaf"><bdi>{escape(text) or "(empty)"}</bdi> <i>{chance}{part}</i>'
+            f'<span class="bar" style="--w:{node.mass:.4f}"></span></span>'
+        )
+    kind = "item" if node.hypothesis is None else "item ends"
+    yield (
+        f'<li role="treeitem" aria-level="{level}" tabindex="-1" aria-label="{escape(spoken)}"'
+        f'{extra}><span class="{kind}">{odds}<span class="tokens">{tokens}</span>{leaf}</span>'
+    )
+    if node.children:
+        yield '<ul role="group">'
+        for child in node.children:
+            yield from _branch(child, explanation, level + 1, alone=False)
+        yield from _rest(node, level + 1)
+        yield "</ul>"
+    yield "</li>"
+
+
+def _rest(node: Node, level: int) -> Iterator[str]:
+    if node.rest > 1e-12:  # more than the rounding of sums
+        text = f"others: {percent(node.rest)}"
+        yield (
+            f'<li role="treeitem" aria-level="{level}" tabindex="-1" aria-label="{text}">'
+            f'<span class="item others">{text}</span></li>'
+        )
+
+
+def _token(token: str) -> str:
+    kind = "tok end" if token == "end" else "tok"
+    return f'<span class="{kind}"><bdi>{escape(token)}</bdi></span>'
+
+
+def _attention(explanation: Explanation) -> Iterator[str]:
+    if not explanation.attention:
+        return
+    other = " Choose another output above to see its own." if len(explanation.outputs) > 1 else ""
+    yield _section(
+        "look",
+        "What it looks at",
+        "A row for each token that the model writes, a column for each that it reads. The stronger "
+        "the colour, the more weight, in percent; an empty cell has a weight of exactly zero."
+        f"{other}",
+    )
+    heads = explanation.attention[0].shape[1]
+    if heads > 1:
+        options = "".join(f'<option value="{k}">head {k + 1}</option>' for k in range(heads))
+        yield (
+            '<label class="heads">Attention <select id="head"><option value="-1">mean of '
+            f"{heads} heads</option>{options}</select></label>"
+        )
+    shown = zip(explanation.outputs, explanation.targets, explanation.attention, strict=True)
+    cells = 0
+    for place, (text, target, weights) in enumerate(shown):
+        cells += len(target) * len(explanation.source)
+        if cells > CELLS:
+            yield (
+                '<p class="note">The attention of the other outputs has too many cells for a page; '
+                "<code>fenchel predict --json --attention</code> writes its numbers.</p>"
+            )
+            break
+        yield from _map(place, text, target, explanation.source, weights)
+    yield "</section>"
+
+
+def _map(
+    place: int, text: str, target: tuple[str, ...], source: tuple[str, ...], weights: Tensor
+) -> Iterator[str]:
+    wide = " wide" if len(source) > 16 else ""
+    yield f'<figure class="map{wide}" data-map="{place}"><figcaption>for <bdi>{escape(text)}</bdi>'
+    yield '</figcaption><div class="scroll"><table role="grid"><thead><tr><td></td>'
+    yield from (f'<th scope="col"><span>{escape(word)}</span></th>' for word in source)
+    yield "</tr></thead><tbody>"
+    for token, row in zip(target, weights, strict=True):
+        yield f'<tr><th scope="row">{escape(token)}</th>'
+        for word, column in zip(source, row.t(), strict=True):
+            yield _cell(token, word, column)
+        yield "</tr>"
+    yield "</tbody></table></div></figure>"
+
+
+def _cell(token: str, word: str, weights: Tensor) -> str:
+    mean = float(weights.double().mean())
+    each = ""
+    if len(weights) > 1:
+        each = f' data-heads="{" ".join(f"{w:.4g}" for w in weights.tolist())}"'
+    kind = f' class="on" style="--w:{mean:.4g}"' if mean > 0 else ""
+    shown = f"{100 * mean:.0f}" if mean >= 0.005 else "&lt;1" if mean > 0 else ""
+    label = f"{token} looks at {word}: {percent(min(mean, 1.0))}"
+    return f'<td{kind}{each} tabindex="-1" aria-label="{escape(label)}">{shown}</td>'
+
+
+def _forced(explanation: Explanation) -> Iterator[str]:
+    text = escape(explanation.reference_text)
+    total = 1.0
+    for position in explanation.reference:
+        total *= position.probability
+    whole = f"The reference as a whole has {percent(min(1.0, total))}."
+    if not explanation.unique:
+        whole = f"These tokens together have {percent(min(1.0, total))}"
+        found = dict(zip(explanation.outputs, explanation.result.hypotheses, strict=False))
+        text_found = found.get(explanation.reference_text)
+        whole += f"; the text has {percent(text_found.probability)}." if text_found else "."
+    yield _section(
+        "forced",
+        f"Writing <bdi>{text}</bdi>, token by token",
+        "Given all tokens before it, these are the ones the model considers at each position; any "
+        "other has probability exactly zero. The reference is bold. Where there is one candidate, "
+        "the model would complete by itself, and the boxes are joined. "
+        f"{whole}",
+    )
+    yield (
+        '<ol class="forced" role="listbox" aria-orientation="horizontal" '
+        'aria-labelledby="forced-title">'
+    )
+    for place, position in enumerate(explanation.reference):
+        yield from _position(place, position, explanation.reference)
+    yield "</ol></section>"
+
+
+def _position(place: int, position: Position, all_of_them: tuple[Position, ...]) -> Iterator[str]:
+    sure = [len(each.candidates) == 1 and each.probability > 0 for each in all_of_them]
+    before, here, after = [False, *sure, False][place : place + 3]
+    flags = {"sure": here, "joined": here and before, "joins": here and after}
+    kinds = [name for name, holds in flags.items() if holds]
+    spoken = ", ".join(f"{token} {percent(p)}" for token, p in position.candidates)
+    label = f"position {place + 1}, {position.token}: {spoken}"
+    yield (
+        f'<li role="option" aria-selected="false" tabindex="-1" class="{" ".join(kinds)}" '
+        f'aria-label="{escape(label)}">'
+    )
+    if position.probability == 0:
+        yield f'<span class="cand gold never">{_token(position.token)}<i>0%</i></span>'
+    for token, p in position.candidates:
+        kind = "cand gold" if (token, p) == (position.token, position.probability) else "cand"
+        text = f"{_token(token)}<i>{percent(p)}</i>"
+        yield f'<span class="{kind}" style="--w:{p:.4f}">{text}</span>'
+    if position.others:
+        yield f'<span class="cand more">and {position.others} more</span>'
+    yield "</li>"

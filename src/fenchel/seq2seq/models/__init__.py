@@ -1,0 +1,1 @@
+"""The models: encoders, decoders, ensembles, and the folder that a model is saved in."""

@@ -1,0 +1,101 @@
+"""The model: an encoder and a decoder of either architecture, and the output layer."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from ... import _checks
+from ..config._schema import ModelConfig
+from ..data._batches import Batch
+from ..data._vocabulary import Vocabulary
+from ._lstm import Recurrent
+from ._output import Output
+from ._state import State
+from ._transformer import Transformer
+
+
+class Seq2Seq(nn.Module):
+    """A sequence-to-sequence model whose attention and output are any registered mapping.
+
+    Args:
+        config: the architecture and the mappings.
+        source, target: the vocabularies.
+
+    `start` and `step` decode, `forward` scores a given target, `loss` trains. None of them looks at
+    a value on the device, so all can be recorded as CUDA graphs.
+
+    >>> from fenchel.seq2seq import ModelConfig
+    >>> from fenchel.seq2seq.data._vocabulary import Words
+    >>> words = Words(["ja", "nein"])
+    >>> config = ModelConfig(hidden=4, embedding=3, attention="sparsemax", output="entmax")
+    >>> model = Seq2Seq(config, words, words).eval()
+    >>> source = torch.tensor([words.encode("ja nein ja")])
+    >>> state = model.start(source, torch.tensor([3]))
+    >>> scores, attention, state = model.step(state, torch.tensor([1]))
+    >>> model.probabilities(scores).shape, attention.shape
+    (torch.Size([1, 6]), torch.Size([1, 1, 3]))
+
+    References: peters2019sparse.
+    """
+
+    def __init__(self, config: ModelConfig, source: Vocabulary, target: Vocabulary) -> None:
+        super().__init__()
+        self.config, self.source, self.target = config, source, target
+        core = Recurrent if config.architecture == "lstm" else Transformer
+        self.core = core(config, source.size, target.size)
+        tied = self.core.target_weight if config.tie_embeddings else None
+        self.output = Output(config.hidden, target.size, config.output.build(), tied)
+
+    def start(self, source: Tensor, lengths: Tensor) -> State:
+        """Reads the sources.
+
+        Args:
+            source: token ids, (B, S), padded with 0.
+            lengths: how many of each row are not padding, (B,).
+        Returns:
+            All that a step needs, as tensors by name with the items as first dimension: an
+            `index_select` of each reorders or repeats the items.
+        """
+        return self.core.start(source, lengths)
+
+    def step(self, state: State, tokens: Tensor) -> tuple[Tensor, Tensor, State]:
+        """Goes one token on.
+
+        Args:
+            state: of `start`, or of the last step.
+            tokens: the last token of each item, (B,); the begin at first.
+        Returns:
+            Scores of the next token (B, V), attention weights (B, heads, S), those of the
+            Transformer's last layer, and the next state.
+        """
+        vector, weights, state = self.core.step(state, tokens)
+        return self.output(vector), weights, state
+
+    def forward(self, source: Tensor, lengths: Tensor, target_in: Tensor) -> tuple[Tensor, Tensor]:
+        """The scores of a given target, the same as one step after the other.
+
+        Args:
+            source, lengths: as for `start`.
+            target_in: the begin and the tokens after it, (B, T).
+        Returns:
+            Scores (B, T, V) and attention weights (B, T, heads, S).
+        """
+        vectors, weights = self.core(source, lengths, target_in, True)
+        return self.output(vectors), weights
+
+    def loss(self, batch: Batch, reduction: str = "mean") -> Tensor:
+        """The Fenchel-Young loss of the output mapping over the batch's target tokens.
+
+        Args:
+            batch: the pairs; `batch.count` tokens are predicted.
+            reduction: "mean" or "sum" over the tokens.
+        """
+        _checks.choice("reduction", reduction, ("mean", "sum"))
+        tokens, target = batch.target[:, :-1], batch.target[:, 1:]
+        vectors, _ = self.core(batch.source, batch.source_lengths, tokens, False)
+        return self.output.loss(vectors, target, reduction)
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """The output mapping of scores (..., V), in at least float32: nothing negative, exact
+        zeros, and a sum of one."""
+        return self.output.probabilities(scores)

@@ -1,0 +1,1 @@
+"""Training: steps, validation, checkpoints, and several processes."""

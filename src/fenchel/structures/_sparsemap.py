@@ -1,0 +1,256 @@
+"""SparseMAP of any structure: which solver answers, and in what form."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _checks
+from ..mappings._general import ConvergenceWarning
+from ..ops import _native
+from ..ops import sparsemap as ops
+from ..ops._operator import transformed
+from ..ops._structure import sizes
+from ..ops.sparsemap import reference
+from ..ops.sparsemap.solution import Limits, Outcome
+from ._base import AbstractStructure
+from ._closed_form import decompose
+from ._coded import CodedStructure
+from ._posterior import Posterior, Solution
+from ._problem import ExtraScores, Problem
+from ._sparsemap_autograd import Argmax, EagerArgmax, Found, Solve
+
+
+def sparsemap(
+    structure: AbstractStructure,
+    scores: Tensor,
+    extra_scores: ExtraScores | None = None,
+    *,
+    lengths: Any = None,
+    mask: Tensor | None = None,
+    method: str | None = None,
+    tol: float = 1e-6,
+    max_iter: int = 10_000,
+    regularize_extra: bool = False,
+    start: Posterior | None = None,
+) -> Posterior:
+    """A sparse distribution over structures: the marginals closest to the scores.
+
+    u = argmax over the marginals of all distributions of ⟨θ, u⟩ + ⟨φ, v⟩ − ½‖u‖², where θ are the
+    scores and φ the extra ones, and u and v their marginals.
+
+    Args:
+        structure: the set of structures.
+        scores: θ, (..., *structure.shape), floating point; −inf forbids a part.
+        extra_scores: φ, one tensor or a tuple, as the structure takes them; not regularized.
+        lengths, mask: the sizes of the instances of a ragged batch, as for `map_inference`.
+        method: "active_set", or "frank_wolfe", "away" or "pairwise" for conditional gradient. By
+            default a closed form where the structure has one, else the active set.
+        tol: the duality gap to reach, on the scale of ½‖u‖²; for an oracle of your own, or without
+            the C++ library, where scores are so large that rounding hides it, as close as that
+            allows.
+        max_iter: how often the oracle may be called for one instance. A warning says if it was not
+            enough.
+        regularize_extra: whether the objective has −½‖v‖² too.
+        start: an earlier result for the same structure and sizes, whose structures to start from,
+            where the scores still allow them.
+    Returns:
+        A Posterior: marginals, structures with their weights, and how exact they are. An instance
+        whose structures are all forbidden has marginals and weights zero, one with a NaN or +inf
+        NaN.
+    Raises:
+        TypeError, ValueError: for input of the wrong kind, shape or value.
+
+    About as many oracle calls as the support has structures, k, and O(k(k + n)) time and memory for
+    each besides; backward as much as one call more. Computed on the CPU in float64, whatever the
+    scores' device and type.
+
+    >>> import torch
+    >>> from fenchel import Matching, sparsemap
+    >>> posterior = sparsemap(Matching(2, 2), torch.tensor([[0.5, 0.0], [0.0, 0.0]]))
+    >>> posterior.marginals
+    tensor([[0.6250, 0.3750],
+            [0.3750, 0.6250]])
+    >>> posterior.structures, posterior.weights
+    (tensor([[0, 1],
+            [1, 0]]), tensor([0.6250, 0.3750]))
+
+    References: niculae2018sparsemap.
+    """
+    if torch.compiler.is_compiling():  # which cannot look into the library, nor into an oracle
+        eager: Any = torch.compiler.disable(sparsemap)
+        return eager(
+            structure,
+            scores,
+            extra_scores,
+            lengths=lengths,
+            mask=mask,
+            method=method,
+            tol=tol,
+            max_iter=max_iter,
+            regularize_extra=regularize_extra,
+            start=start,
+        )
+    _checks.structure(structure, AbstractStructure)
+    _checks.unmapped(scores, extra_scores)
+    _checks.number("tol", tol, least=0)
+    _checks.size("max_iter", max_iter)
+    if method is not None:
+        _checks.choice("method", method, ops.METHODS)
+    problem = structure.problem(scores, extra_scores, lengths, mask)
+    if regularize_extra:
+        problem = problem.taken_apart()
+    if isinstance(structure, CodedStructure) and structure.projects and not (method or start):
+        return _projected(problem, structure)
+    return solved(problem, method or "active_set", Limits(tol, max_iter), regularize_extra, start)
+
+
+def solved(
+    problem: Problem, method: str, limits: Limits, regularize: bool, start: Posterior | None = None
+) -> Posterior:
+    """The posterior of a checked problem, by a solver."""
+    scores = problem.scores.flatten(1).to("cpu", torch.float64)
+    extra_scores = problem.extra_scores
+    if extra_scores is not None:
+        extra_scores = extra_scores.flatten(1).to("cpu", torch.float64)
+    if start is not None:
+        _checks.start(start, Posterior, problem)
+    solve = _solver(problem, method, limits, regularize, start)
+    found = Found()
+    argmax = Argmax if transformed() else EagerArgmax
+    u, weights = argmax.apply(scores, extra_scores, solve, found)  # type: ignore[misc]
+    support, outcome = found.support, found.outcome
+    _warn(outcome, limits)
+    places = None if extra_scores is None else support.extras
+    u = u.reshape(problem.scores.shape)
+    return Posterior(problem, Solution(u, weights, support.codes, places, support.sizes, outcome))
+
+
+def _solver(
+    problem: Problem, method: str, limits: Limits, regularize: bool, start: Posterior | None
+) -> Solve:
+    """The solver for the structure: in the library, or around its own oracle."""
+    structure = problem.structure
+    coded = isinstance(structure, CodedStructure) and structure.oracle in ops.ORACLES
+    if coded and _native.LIBRARY is not None:
+        return _library_solver(problem, method, limits, regularize, start)
+
+    def plain(scores: Tensor, extra_scores: Tensor | None) -> tuple:
+        extras = scores.new_zeros(len(scores), 0) if extra_scores is None else extra_scores
+        extras = extras.expand(len(scores), -1)
+        first = None if start is None else _columns(start, problem)
+        oracle = _oracle(problem)
+        return reference.solve(oracle, scores, extras, first, method, limits, regularize)
+
+    return plain
+
+
+def _library_solver(
+    problem: Problem, method: str, limits: Limits, regularize: bool, start: Posterior | None
+) -> Solve:
+    structure: Any = problem.structure  # a CodedStructure
+    built = (*sizes(problem.scores), structure.option(problem.extra_scores))
+
+    def native(scores: Tensor, extra_scores: Tensor | None) -> tuple:  # where no transform wraps
+        return ops.solve(
+            structure.oracle,
+            built,
+            scores.contiguous(),
+            None if extra_scores is None else extra_scores.contiguous(),
+            None if problem.lengths is None else problem.lengths.cpu(),
+            None if start is None else _codes(start),
+            method,
+            limits,
+            regularize,
+        )
+
+    return native
+
+
+def _oracle(problem: Problem) -> reference.Oracle:
+    """The structure's own oracle, on flat scores of some of the instances."""
+    like, extra = problem.scores, problem.extra_scores
+    device = like.device
+
+    def oracle(scores: Tensor, extra_scores: Tensor, places: Tensor) -> reference.Columns:
+        part = replace(
+            problem,
+            scores=scores.reshape(len(places), *like.shape[1:]).to(device),
+            extra_scores=None
+            if extra is None
+            else extra_scores.reshape(len(places), *extra.shape[1:]).to(device),
+            lengths=None if problem.lengths is None else problem.lengths[places.to(device)],
+        )
+        best = problem.structure.vertices(part)
+        indicator = best.indicator.flatten(1).to("cpu", torch.float64)
+        codes = best.indicator if best.codes is None else best.codes
+        found = best.value.isfinite().cpu()
+        if extra is None:
+            extras = indicator.new_zeros(len(indicator), 0)
+        else:
+            extras = best.extra.flatten(1).to("cpu", torch.float64)
+        return reference.Columns(codes.cpu(), indicator, extras, found)
+
+    return oracle
+
+
+def _codes(start: Posterior) -> tuple[Tensor, Tensor]:
+    """The structures of an earlier result, as the library takes them."""
+    codes = start._solution.codes.to("cpu", torch.int32).contiguous()
+    return codes, start._solution.weights.detach().cpu().contiguous()
+
+
+def _columns(start: Posterior, problem: Problem) -> tuple[reference.Columns, Tensor]:
+    """The structures of an earlier result, as the reference takes them."""
+    structure, codes = problem.structure, start._solution.codes.cpu()
+    parts, extras = codes, start._solution.places
+    if isinstance(structure, CodedStructure):
+        parts = structure.indicator(codes.long())
+        if problem.extra_scores is not None:
+            extras = structure.extra_indicator(codes.long(), problem.extra_scores.cpu().double())
+    parts = parts.flatten(2).double()
+    extras = parts.new_zeros(*parts.shape[:2], 0) if extras is None else extras.flatten(2)
+    found = torch.ones(len(parts), dtype=torch.bool)
+    return reference.Columns(codes, parts, extras, found), start._solution.weights.detach().cpu()
+
+
+def _projected(problem: Problem, structure: CodedStructure) -> Posterior:
+    """The posterior of a structure with a closed form."""
+    u = structure.project(problem.scores.double(), problem.lengths)
+    sets, weights = decompose(u)
+    codes, good = structure.codes_of(sets), ~u.isnan().any(-1)
+    if codes.shape[1]:  # sets of marginals that are none, being zero, are none
+        possible = good & structure.holds(codes[:, 0], None)
+        weights = torch.where(possible.unsqueeze(-1), weights, 0.0)
+    inside = weights > 0
+    codes = torch.where(inside.unsqueeze(-1), codes, -1)
+    gap = torch.where(good, 0.0, torch.nan).double()
+    outcome = Outcome(gap, torch.zeros_like(good, dtype=torch.int64), good, missed=0)
+    return Posterior(problem, Solution(u, weights, codes, None, inside.sum(-1), outcome))
+
+
+def _warn(outcome: Outcome, limits: Limits) -> None:
+    """Says once, for the batch, that the gap was not reached."""
+    if not outcome.missed:
+        return
+    missed = ~outcome.converged & ~outcome.gap.isnan()
+    if not bool(missed.any()):
+        return
+    many, gap = int(missed.sum()), float(outcome.gap[missed].max())
+    limited = bool((outcome.iterations[missed] >= limits.max_iter).any())
+    remedy = (
+        f"within `max_iter` = {limits.max_iter} oracle calls; raise `max_iter`, for example to "
+        f"{10 * limits.max_iter}, or `tol`"
+        if limited
+        else "for rounding; raise `tol`"
+    )
+    warnings.warn(
+        f"{many} of {missed.numel()} instances did not reach a gap of `tol` = {limits.tol:g} "
+        f"(the largest is {gap:.1e}) {remedy}.",
+        ConvergenceWarning,
+        stacklevel=4,
+    )

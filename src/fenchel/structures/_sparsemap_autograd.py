@@ -1,0 +1,176 @@
+"""The autograd of SparseMAP: Proposition 1 of the paper, from what the solver kept."""
+
+# pyright: reportIncompatibleMethodOverride=false
+# PyTorch declares these methods with *args; each Function here names its own.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from .. import _checks
+from ..ops._function import eager, signed
+from ..ops._operator import transformed
+from ..ops.sparsemap import jacobian
+from ..ops.sparsemap.solution import Outcome, Support
+
+Solve = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor, Support, Outcome]]
+
+
+class Found:
+    """What a solver found beside marginals and weights, for whoever called `Argmax`."""
+
+    support: Support
+    outcome: Outcome
+
+
+@signed
+class Argmax(Function):
+    """Scores (B, n) and extra scores (B or 1, m) to marginals (B, n) and weights (B, K).
+
+    `found` receives the support and the outcome. Of an extra score the marginal is left to
+    the caller: it is linear in the weights, which are differentiable.
+    """
+
+    @staticmethod
+    def forward(
+        scores: Tensor, extra_scores: Tensor | None, solve: Solve, found: Found
+    ) -> tuple[Tensor, Tensor]:
+        marginals, weights, found.support, found.outcome = solve(scores, extra_scores)
+        return marginals, weights
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        scores, extra_scores, _, ctx.found = inputs
+        ctx.widths = scores.shape[1], 0 if extra_scores is None else extra_scores.shape[1]
+        ctx.batch, ctx.shared = (
+            len(scores),
+            extra_scores is not None and len(extra_scores) != len(scores),
+        )
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, marginals: Tensor | None, weights: Tensor | None) -> tuple:
+        product = Jacobian if transformed() else EagerJacobian
+        parts, extras, _ = product.apply(marginals, None, weights, ctx.found, ctx.widths)  # type: ignore[misc]
+        if ctx.shared:
+            extras = extras.sum(0, keepdim=True)
+        needs = ctx.needs_input_grad
+        return parts if needs[0] else None, extras if needs[1] else None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, scores: Tensor | None, extra_scores: Tensor | None, *_: None) -> tuple:
+        if extra_scores is not None:
+            extra_scores = extra_scores.expand(ctx.batch, -1)
+        parts, _, weights = Jacobian.apply(scores, extra_scores, None, ctx.found, ctx.widths)
+        return parts, weights
+
+    @staticmethod
+    def vmap(*_: Any) -> None:
+        raise NotImplementedError(_checks.MAPPED)
+
+
+@signed
+class Jacobian(Function):
+    """The Jacobian times a vector, which is symmetric and, where the support does not change,
+    constant: so it is its own derivative."""
+
+    @staticmethod
+    def forward(
+        parts: Tensor | None,
+        extras: Tensor | None,
+        weights: Tensor | None,
+        found: Found,
+        widths: tuple[int, int],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        u, v, w = (None if x is None else x.contiguous() for x in (parts, extras, weights))
+        return jacobian(found.support, u, v, w, widths)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        ctx.found, ctx.widths = inputs[3:]
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(
+        ctx: Any, parts: Tensor | None, extras: Tensor | None, weights: Tensor | None
+    ) -> tuple:
+        out = Jacobian.apply(parts, extras, weights, ctx.found, ctx.widths)
+        pairs = zip(out, ctx.needs_input_grad, strict=False)
+        return (*(gradient if needed else None for gradient, needed in pairs), None, None)
+
+    @staticmethod
+    def jvp(
+        ctx: Any, parts: Tensor | None, extras: Tensor | None, weights: Tensor | None, *_: None
+    ) -> tuple:
+        return Jacobian.apply(parts, extras, weights, ctx.found, ctx.widths)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, *arguments: Any) -> tuple:
+        *vectors, found, widths = arguments
+        rows = [
+            Jacobian.apply(
+                *(
+                    x if x is None or dim is None else x.select(dim, k)
+                    for x, dim in zip(vectors, in_dims, strict=False)
+                ),
+                found,
+                widths,
+            )
+            for k in range(info.batch_size)
+        ]
+        return tuple(torch.stack(column) for column in zip(*rows, strict=True)), (0, 0, 0)
+
+
+EagerArgmax, EagerJacobian = eager(Argmax), eager(Jacobian)
+
+
+@signed
+class Maximum(Function):
+    """A value (B) that is a maximum over marginals, with them as its gradient; its second
+    derivative is theirs."""
+
+    @staticmethod
+    def forward(
+        value: Tensor,
+        scores: Tensor,
+        extra_scores: Tensor | None,
+        marginals: Tensor,
+        extras: Tensor | None,
+    ) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        _, scores, extra_scores, marginals, extras = inputs
+        ctx.save_for_backward(marginals, extras)
+        ctx.save_for_forward(marginals, extras)
+        ctx.shared = extra_scores is not None and len(extra_scores) != len(scores)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple:
+        marginals, extras = ctx.saved_tensors
+        parts = gradient.unsqueeze(-1) * marginals
+        if extras is not None:
+            extras = gradient.unsqueeze(-1) * extras
+            extras = extras.sum(0, keepdim=True) if ctx.shared else extras
+        needs = ctx.needs_input_grad
+        return None, parts if needs[1] else None, extras if needs[2] else None, None, None
+
+    @staticmethod
+    def jvp(
+        ctx: Any, _: None, scores: Tensor | None, extra_scores: Tensor | None, *__: None
+    ) -> Any:
+        marginals, extras = ctx.saved_tensors
+        rise = marginals.new_zeros(len(marginals))
+        if scores is not None:
+            rise = rise + (marginals * scores).sum(1)
+        if extra_scores is not None:
+            rise = rise + (extras * extra_scores).sum(1)
+        return rise
+
+    generate_vmap_rule = True
