@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "fenchel"
 LAYERS = (
-    ("_checks", "_interrupts"),
+    ("_checks", "_interrupts", "_transforms"),
     ("ops",),
     ("mappings",),
     ("structures", "nn"),

@@ -15,6 +15,7 @@ from fenchel.ops._triton.jvp import jvp
 from fenchel.ops._triton.launch import solve
 from fenchel.ops._triton.root import ENTMAX, NORM, SQUARED
 from fenchel.ops.entmax import triton as entmax_triton
+from fenchel.ops.entmax import triton_loss as entmax_loss_triton
 from fenchel.ops.gather import triton as gather_triton
 from fenchel.ops.ksubset import triton as ksubset_triton
 
@@ -140,14 +141,14 @@ def test_gradient_from_the_state(alpha: float) -> None:
             rounded, weight = scores.to(dtype), weights.to(dtype)
             _, state = entmax_triton.entmax_state(rounded, alpha)
             for place in (target, None):
-                got = entmax_triton.entmax_gradient(rounded, state, place, weight, alpha)
+                got = entmax_loss_triton.entmax_gradient(rounded, state, place, weight, alpha)
                 expected = entmax.reference.entmax_gradient(
                     rounded.double(), state, place, weight.double(), alpha
                 )
                 close = {"rtol": 0, "atol": 2 * atol, "equal_nan": True}
                 torch.testing.assert_close(got.double(), expected, **close)
             over = rounded.clone()
-            entmax_triton.entmax_gradient_(over, state, None, weight, alpha)
+            entmax_loss_triton.entmax_gradient_(over, state, None, weight, alpha)
             torch.testing.assert_close(over, got, rtol=0, atol=0, equal_nan=True)
 
 
@@ -201,7 +202,7 @@ def test_support(alpha: float) -> None:
     y = entmax.reference.entmax(scores.double(), alpha)
     y = torch.where(y > 1e-12, y, 0.0)
     expected = entmax.reference.support_of(y, target, weights, most)
-    got = entmax_triton.entmax_support(scores, state, target, weights, most, alpha)
+    got = entmax_loss_triton.entmax_support(scores, state, target, weights, most, alpha)
     assert got[2].equal(expected[2])
     assert got[0][:, 0].equal(expected[0][:, 0])
     narrow = got[2] <= 1 + most
@@ -249,7 +250,7 @@ def test_parameters_without_a_meaning_give_nan() -> None:
         assert solved.y.isnan().all(-1).tolist() == bad
         assert solved.value.isnan().tolist() == bad
         ones = torch.ones(6, 1, device=DEVICE)
-        gradient = entmax_triton.entmax_gradient(scores, solved.state, None, ones, alpha)
+        gradient = entmax_loss_triton.entmax_gradient(scores, solved.state, None, ones, alpha)
         assert gradient.isnan().all(-1).tolist() == bad
         norm = solve(scores, alpha, NORM, tile=tile).y
         assert norm is not None

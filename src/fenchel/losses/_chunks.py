@@ -10,6 +10,7 @@ from torch.nn.functional import linear
 
 from .. import _checks
 from ..mappings import AbstractMapping
+from ..mappings._protocols import HasState
 from ..ops.entmax.reference import support_of
 from ..ops.gather import gather_sum, transpose
 
@@ -25,7 +26,7 @@ class Problem:
         self.gamma = float(mapping.gamma)
         self.wide = torch.promote_types(weight.dtype, torch.float32)
         # From this size of support on, two dense products are faster than gathers.
-        self.most = min(weight.shape[0], max(64, weight.shape[0] // 256))
+        self.max_width = min(weight.shape[0], max(64, weight.shape[0] // 256))
 
     def solve(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """θ/γ, (n, V), up to a number for each row; the losses (n,); the state or the solution."""
@@ -44,7 +45,7 @@ class Problem:
         return scores, torch.where(losses < rounding, 0.0, losses), state
 
     def _max(self, scores: Tensor, target: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        if self.mapping.has_state:
+        if isinstance(self.mapping, HasState):
             return self.mapping.solve_state(scores, target)
         return self.mapping.solve_max(scores.to(self.wide), target)
 
@@ -52,13 +53,13 @@ class Problem:
         self, scores: Tensor, state: Tensor, target: Tensor, weights: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The nonzeros of y − target, as `support_of` gives them."""
-        if self.mapping.has_state:
-            return self.mapping.support_from(scores, state, target, weights, self.most)
-        return support_of(state, target, weights, self.most)
+        if isinstance(self.mapping, HasState):
+            return self.mapping.support_from(scores, state, target, weights, self.max_width)
+        return support_of(state, target, weights, self.max_width)
 
     def gradient(self, scores: Tensor, state: Tensor, target: Tensor, weights: Tensor) -> Tensor:
         """weights (n, 1) times y − target, (n, V); may overwrite the scores."""
-        if self.mapping.has_state:
+        if isinstance(self.mapping, HasState):
             return self.mapping.gradient(scores, state, target, weights, True)
         gradient = (weights * state).scatter_add_(-1, target, -weights.to(state.dtype))
         return torch.where(weights == 0, 0.0, gradient).to(scores.dtype)

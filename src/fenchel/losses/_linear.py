@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from .. import _checks
 from ..mappings import AbstractMapping
+from ..mappings._protocols import HasClosure
 from ..mappings._registry import resolve
 from ._chunks import Chunk, Entries, Gradients, Problem
 
@@ -79,7 +80,7 @@ def linear_fenchel_young_loss(
         indices = torch.where(kept, indices, 0)
     if chunk is None:
         chunk = _chunk_of(rows, classes)
-    if mapping.is_learnt(weight.new_empty(1, classes)):
+    if isinstance(mapping, HasClosure) and mapping.is_learned(weight.new_empty(1, classes)):
         raise ValueError(
             f"`{mapping.name}` must not depend on tensors that need a gradient here; use "
             "`fenchel_young_loss`."

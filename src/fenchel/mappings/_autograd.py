@@ -13,31 +13,31 @@ from torch.autograd import Function
 from torch.jit._trace import is_tracing
 
 from .._checks import HALF
-from ..ops._function import signed
-from ..ops._operator import transformed
+from .._transforms import (
+    break_graph_if_differentiated,
+    cache_signature,
+    is_recorded,
+    is_transformed,
+)
+from ._protocols import HasClosure, HasKernels, HasParameter, HasState
 from ._tracing import (
-    annealed,
-    check_traceable,
+    check_exportable,
     know_subclass,
     readable,
     traced_solution,
     traced_value,
+    varying,
 )
 
 if TYPE_CHECKING:
     from ._base import AbstractMapping
 
 
-def plain() -> bool:
-    """Whether nothing watches the operations, so that a kernel without derivatives may run."""
-    return not (torch.compiler.is_compiling() or torch.is_grad_enabled() or transformed())
-
-
-def _product(mapping: AbstractMapping, y: Tensor, v: Tensor) -> Tensor:
+def jacobian_product(mapping: AbstractMapping, y: Tensor, v: Tensor) -> Tensor:
     """The Jacobian at the solution y times v, accumulated in at least float32."""
-    fast = plain()
-    jvp = mapping.fast_jvp if fast else mapping.jvp
-    if y.dtype == v.dtype and (y.dtype not in HALF or (fast and mapping.takes_half)):
+    fast = isinstance(mapping, HasKernels) and not is_recorded()
+    jvp = mapping.kernel_jvp if fast else mapping.jvp
+    if y.dtype == v.dtype and (fast or y.dtype not in HALF):
         return jvp(y, v)
     wide = torch.promote_types(y.dtype, torch.float32)
     return jvp(y.to(wide), v.to(wide)).to(v.dtype)
@@ -56,7 +56,7 @@ def _total(*terms: Tensor | None) -> Tensor | None:
     return sum(present[1:], present[0]) if present else None
 
 
-@signed
+@cache_signature
 class Argmax(Function):
     """ŷ(scores): rows (..., d), a parameter of shape (..., 1) or None, and the mapping."""
 
@@ -76,9 +76,10 @@ class Argmax(Function):
         mapping = ctx.mapping.at(parameter)
         grad_scores = grad_parameter = None
         if ctx.needs_input_grad[0]:
-            grad_scores = _product(mapping, y, grad)
+            grad_scores = jacobian_product(mapping, y, grad)
         if ctx.needs_input_grad[1]:
-            grad_parameter = (grad * mapping.parameter_jvp(y)).sum(-1, keepdim=True)
+            slope = mapping.parameter_vjp(y, grad)
+            grad_parameter = slope.sum_to_size(parameter.shape).to(parameter.dtype)
         return grad_scores, grad_parameter, None
 
     @staticmethod
@@ -96,7 +97,7 @@ class ForwardArgmax(Argmax):
         y, parameter = ctx.saved_tensors
         mapping = ctx.mapping.at(parameter)
         return _total(
-            None if scores_t is None else _product(mapping, y, scores_t),
+            None if scores_t is None else jacobian_product(mapping, y, scores_t),
             None if parameter_t is None else mapping.parameter_jvp(y) * parameter_t,
         )
 
@@ -117,24 +118,40 @@ class EagerArgmax(Argmax):
     vmap = Function.vmap  # type: ignore[assignment]
 
 
+def eager_solution(scores: Tensor, mapping: AbstractMapping) -> Tensor:
+    """ŷ(scores) in an eager call, for rows and a parameter as they are."""
+    if isinstance(mapping, HasClosure) and mapping.is_learned(scores):
+        return mapping.learned_solution(scores)
+    parameter = None
+    if isinstance(mapping, HasParameter):
+        value = mapping.__dict__[mapping.parameter]
+        parameter = value if isinstance(value, Tensor) else None
+    if torch.is_grad_enabled() and (
+        scores.requires_grad or (parameter is not None and parameter.requires_grad)
+    ):
+        return EagerArgmax.apply(scores, parameter, mapping)
+    return mapping.solve(scores)
+
+
 def solution(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping) -> Tensor:
     """ŷ(scores) with whatever derivatives are asked for."""
-    if mapping.is_learnt(scores):
-        return mapping.learnt_solution(scores)
+    if isinstance(mapping, HasClosure) and mapping.is_learned(scores):
+        return mapping.learned_solution(scores)
     if torch.compiler.is_compiling():
-        check_traceable(mapping)
-        return Argmax.apply(scores, annealed(scores, parameter, mapping), mapping)
+        check_exportable(mapping)
+        break_graph_if_differentiated()
+        return Argmax.apply(scores, varying(scores, parameter, mapping), mapping)
     know_subclass(scores)
     if is_tracing():
         return traced_solution(scores, parameter, mapping)
-    if transformed():
+    if is_transformed():
         return ForwardArgmax.apply(scores, parameter, mapping)
     if torch.is_grad_enabled() and (scores.requires_grad or parameter is not None):
         return EagerArgmax.apply(scores, parameter, mapping)
     return mapping.at(parameter).rounded(scores)
 
 
-@signed
+@cache_signature
 class Max(Function):
     """max_Ω(scores), less the target's score where a target is given, and ŷ beside it.
 
@@ -165,15 +182,15 @@ class Max(Function):
             if ctx.needs_input_grad[0]:
                 grad_scores = rows * y
                 if target is not None:
-                    add = grad_scores.scatter_add_ if plain() else grad_scores.scatter_add
+                    add = grad_scores.scatter_add if is_recorded() else grad_scores.scatter_add_
                     grad_scores = add(-1, target, -rows)
             if ctx.needs_input_grad[1]:
                 grad_parameter = -rows * mapping.parameter_omega(y).unsqueeze(-1)
         if grad_y is not None:
             if ctx.needs_input_grad[0]:
-                grad_scores = _total(grad_scores, _product(mapping, y, grad_y))
+                grad_scores = _total(grad_scores, jacobian_product(mapping, y, grad_y))
             if ctx.needs_input_grad[1]:
-                slope = (grad_y * mapping.parameter_jvp(y)).sum(-1, keepdim=True)
+                slope = mapping.parameter_vjp(y, grad_y)
                 grad_parameter = _total(grad_parameter, slope)
         if grad_scores is not None:  # the value's own is wider than half precision
             grad_scores = grad_scores.to(y.dtype)
@@ -203,7 +220,7 @@ class ForwardMax(Max):
             value_t = (y * scores_t).sum(-1, dtype=wide)
             if target is not None:
                 value_t = value_t - scores_t.gather(-1, target).squeeze(-1)
-            y_t = _product(mapping, y, scores_t)
+            y_t = jacobian_product(mapping, y, scores_t)
         if parameter_t is not None:
             value_t = _total(value_t, -parameter_t.squeeze(-1) * mapping.parameter_omega(y))
             y_t = _total(y_t, mapping.parameter_jvp(y) * parameter_t)
@@ -235,7 +252,7 @@ class StateMax(Function):
         scores, state, parameter, target = ctx.saved_tensors
         mapping = ctx.mapping.at(parameter)
         rows = grad_value.unsqueeze(-1)
-        if plain() and not ctx.needs_input_grad[1]:
+        if not is_recorded() and not ctx.needs_input_grad[1]:
             weights = rows.to(torch.promote_types(rows.dtype, torch.float32))
             gradient = mapping.gradient(scores, state, target, weights, ctx.inplace)
             if ctx.inplace:
@@ -254,6 +271,59 @@ class StateMax(Function):
         return grad_scores, grad_parameter, None, None, None
 
 
+class ClassLoss(Function):
+    """The mean or sum of the losses of rows (..., d) for classes (...), in an eager call; the
+    states of the rows are kept, and the scores."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        scores: Tensor,
+        target: Tensor,
+        mapping: AbstractMapping,
+        reduction: str,
+        ignore_index: int | None,
+    ) -> Tensor:
+        losses, state = mapping.class_losses(scores, target, ignore_index)  # type: ignore[attr-defined]
+        ctx.mapping, ctx.ignore_index, ctx.count = mapping, ignore_index, None
+        total = losses.sum()
+        if reduction == "mean":
+            ctx.count = target.numel()
+            if ignore_index is not None:
+                ctx.count = (target != ignore_index).sum()
+            total = total / ctx.count
+        ctx.save_for_backward(scores, state, target)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        scores, state, target = ctx.saved_tensors
+        weight = grad if ctx.count is None else grad / ctx.count
+        weights = weight.expand(*target.shape, 1)
+        if not is_recorded():
+            target = target.unsqueeze(-1)
+            gradient = ctx.mapping.gradient(scores, state, target, weights, False)
+            return gradient, None, None, None, None
+        kept = torch.ones_like(target, dtype=torch.bool)
+        if ctx.ignore_index is not None:
+            kept = target != ctx.ignore_index
+        classes = torch.where(kept, target, 0).unsqueeze(-1)
+        weights = torch.where(kept.unsqueeze(-1), weights, 0.0)
+        gradient = torch.where(kept.unsqueeze(-1), weights * eager_solution(scores, ctx.mapping), 0)
+        return gradient.scatter_add(-1, classes, -weights), None, None, None, None
+
+
+def class_loss(
+    scores: Tensor,
+    target: Tensor,
+    mapping: AbstractMapping,
+    reduction: str,
+    ignore_index: int | None,
+) -> Tensor:
+    """The mean or sum of the losses; see `ClassLoss`."""
+    return ClassLoss.apply(scores, target, mapping, reduction, ignore_index)
+
+
 def value(
     scores: Tensor,
     parameter: Tensor | None,
@@ -262,14 +332,15 @@ def value(
     inplace: bool = False,
 ) -> Tensor:
     """max_Ω(scores), less the target's score if given, with whatever derivatives are asked for."""
-    if mapping.is_learnt(scores):
-        return mapping.learnt_value(scores, target)
+    if isinstance(mapping, HasClosure) and mapping.is_learned(scores):
+        return mapping.learned_value(scores, target)
     if torch.compiler.is_compiling():
-        check_traceable(mapping)
-        return Max.apply(scores, annealed(scores, parameter, mapping), target, mapping)[0]
+        check_exportable(mapping)
+        break_graph_if_differentiated()
+        return Max.apply(scores, varying(scores, parameter, mapping), target, mapping)[0]
     know_subclass(scores)
     if is_tracing():
         return traced_value(scores, parameter, target, mapping)
-    if transformed() or not mapping.has_state:
+    if is_transformed() or not isinstance(mapping, HasState):
         return ForwardMax.apply(scores, parameter, target, mapping)[0]
     return StateMax.apply(scores, parameter, target, mapping, inplace)

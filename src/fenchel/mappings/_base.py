@@ -5,16 +5,23 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from .. import _checks
+from .._transforms import is_eager
 from . import _autograd, _loss
+from ._protocols import HasGroups, HasKernels, HasParameter, HasThreshold
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _REGISTRY: dict[str, type[AbstractMapping]] = {}
+_DIRECT = frozenset((torch.float32, torch.float64))
 
 
 class Support(NamedTuple):
@@ -63,16 +70,6 @@ class AbstractMapping(abc.ABC):
     """
 
     name: ClassVar[str]
-    parameter: ClassVar[str | None] = None
-    """The field that may be a tensor and receive a gradient, besides gamma."""
-    reads_ties: ClassVar[bool] = False
-    """Whether the Jacobian depends on which entries are equal, which half precision would blur."""
-    takes_half: ClassVar[bool] = False
-    """Whether `solve` and `fast_jvp` take half precision too, and round only their results."""
-    has_state: ClassVar[bool] = False
-    """Whether `solve_state` and `gradient` are there, so that a loss need not keep y."""
-    fixed_steps: ClassVar[bool] = True
-    """Whether `solve` can be written in a fixed number of operations, as ONNX needs."""
     total: ClassVar[float | None] = 1.0
     """What a solution sums to, where that is one number for all."""
 
@@ -92,6 +89,10 @@ class AbstractMapping(abc.ABC):
         return self.name
 
     def __post_init__(self) -> None:
+        self.check_fields()
+
+    def check_fields(self) -> None:
+        """Raises if a field has a wrong type or value."""
         _checks.real("gamma", self.gamma, above=0)
 
     @abc.abstractmethod
@@ -114,35 +115,6 @@ class AbstractMapping(abc.ABC):
     def examples(cls) -> Iterator[AbstractMapping]:
         """A few instances that exercise every branch; tests and benchmarks run over them."""
 
-    def fast_jvp(self, y: Tensor, v: Tensor) -> Tensor:
-        """The same as `jvp` by a kernel, where nothing needs its derivative."""
-        return self.jvp(y, v)
-
-    def is_learnt(self, scores: Tensor) -> bool:
-        """Whether derivatives may be asked for in tensors that are no fields; then these follow."""
-        return False
-
-    def learnt_solution(self, scores: Tensor) -> Tensor:
-        """The solution of rows (..., d) with all derivatives."""
-        raise NotImplementedError(f"{self.name} has no tensors but its fields.")
-
-    def learnt_value(self, scores: Tensor, target: Tensor | None) -> Tensor:
-        """max_Ω of rows (..., d), less the score of a target (..., 1) if given, shape (...), in at
-        least float32, with all derivatives."""
-        raise NotImplementedError(f"{self.name} has no tensors but its fields.")
-
-    def parameter_jvp(self, y: Tensor) -> Tensor:
-        """∂ŷ/∂parameter at the solution y, (..., d)."""
-        raise NotImplementedError(f"{self.name} has no tensor parameter.")
-
-    def parameter_omega(self, y: Tensor) -> Tensor:
-        """∂Ω/∂parameter at y, (...)."""
-        raise NotImplementedError(f"{self.name} has no tensor parameter.")
-
-    def threshold(self, scores: Tensor, y: Tensor) -> Tensor:
-        """τ of rows (..., d) with solution y, shape (...)."""
-        raise NotImplementedError(f"{self.name} has no threshold.")
-
     def kept_omega(self, y: Tensor, scores: Tensor) -> Tensor:
         """Ω of what is left of y (..., d) when the entries with scores −inf are deleted."""
         return self.omega(y)
@@ -164,24 +136,6 @@ class AbstractMapping(abc.ABC):
 
     def check_width(self, d: int) -> None:  # noqa: B027  most mappings take rows of any length
         """Raises if a row of d entries has no solution."""
-
-    def solve_state(self, scores: Tensor, target: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """max_Ω as `solve_max` gives it, and a few numbers per row that stand for y."""
-        raise NotImplementedError(f"{self.name} keeps its solutions.")
-
-    def gradient(
-        self, scores: Tensor, state: Tensor, target: Tensor | None, weights: Tensor, inplace: bool
-    ) -> Tensor:
-        """weights (..., 1) times y less one at the target (..., 1), y from the state; over the
-        scores if `inplace`."""
-        raise NotImplementedError(f"{self.name} keeps its solutions.")
-
-    def support_from(
-        self, scores: Tensor, state: Tensor, target: Tensor, weights: Tensor, most: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The nonzeros of y less the target's vertex, for rows (n, d): columns and values,
-        (n, 1 + most), and their numbers, (n,); see `ops.entmax.reference.support_of`."""
-        raise NotImplementedError(f"{self.name} keeps its solutions.")
 
     def solve_max(self, scores: Tensor, target: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """max_Ω of rows (..., d), less the score of a target (..., 1) if given, shape (...), in at
@@ -207,15 +161,22 @@ class AbstractMapping(abc.ABC):
 
     def rounded(self, scores: Tensor) -> Tensor:
         """The solution in the scores' own type, found in at least float32."""
-        if scores.dtype in _checks.HALF and not self.takes_half:
+        if scores.dtype in _checks.HALF and not isinstance(self, HasKernels):
             return self.solve(scores.float()).to(scores.dtype)
         return self.solve(scores)
 
-    def at(self, parameter: Tensor | None) -> AbstractMapping:
-        """This mapping with another value of its parameter, one per row (..., 1)."""
-        if parameter is None or self.parameter is None:
+    @classmethod
+    def unchecked(cls, **fields: Any) -> Self:
+        """A mapping with these fields, all of them, whose values are checked when it is called."""
+        mapping = object.__new__(cls)
+        mapping.__dict__.update(fields)
+        return mapping
+
+    def at(self, parameter: Tensor | None) -> Self:
+        """This mapping with γ = 1 and another value of its parameter, one per row (..., 1)."""
+        if parameter is None or not isinstance(self, HasParameter):
             return self
-        return replace(self, gamma=1.0, **{self.parameter: parameter})
+        return self.unchecked(**{**self.__dict__, "gamma": 1.0, self.parameter: parameter})
 
     def __call__(self, scores: Tensor, dim: int = -1) -> Tensor:
         """ŷ(scores) along `dim`.
@@ -229,6 +190,8 @@ class AbstractMapping(abc.ABC):
         Raises:
             TypeError, ValueError: for input of the wrong kind, dimension or size.
         """
+        if self.is_direct(scores, dim):
+            return _autograd.eager_solution(scores, self)
         rows = self.rows(scores, dim)
         y = _autograd.solution(rows.scores, rows.parameter, self)
         if y.dtype != scores.dtype:
@@ -249,13 +212,15 @@ class AbstractMapping(abc.ABC):
         Raises:
             NotImplementedError: for a mapping that has none.
         """
+        if not isinstance(self, HasThreshold):
+            raise NotImplementedError(f"{self.name} has no threshold.")
         rows = self.rows(scores, dim)
-        plain = self.at(rows.parameter)
-        y = replace(plain, gamma=1.0)(rows.scores)
+        mapping = self.at(rows.parameter)
+        y = _autograd.solution(rows.scores, rows.parameter, self)
         if rows.shift is None:
-            return plain.threshold(rows.scores, y)
-        whole = scores.movedim(dim, -1).to(y.dtype) / rows.gamma
-        return plain.threshold(whole, y)
+            return mapping.threshold(rows.scores, y)
+        shifted_back = scores.movedim(dim, -1).to(y.dtype) / rows.gamma
+        return mapping.threshold(shifted_back, y)
 
     def support(self, scores: Tensor, dim: int = -1) -> Support:
         """The nonzeros of ŷ(scores) along `dim`.
@@ -284,6 +249,32 @@ class AbstractMapping(abc.ABC):
         """The Fenchel-Young loss; see `fenchel.fenchel_young_loss`."""
         return _loss.loss(self, scores, target, dim, reduction, ignore_index, inplace)
 
+    def is_direct(self, scores: Tensor, dim: int) -> bool:
+        """Whether scores are the rows themselves: an eager call on the last dimension in float32 or
+        float64, with γ = 1 and a parameter that is a number or fits the rows."""
+        gamma = self.gamma
+        if not (
+            type(scores) in (Tensor, Parameter)
+            and is_eager(scores)
+            and type(gamma) is float
+            and gamma == 1.0
+            and scores.dtype in _DIRECT
+            and type(dim) is int
+            and scores.layout is torch.strided
+            and not scores.is_nested
+        ):
+            return False
+        shape = scores.shape
+        if not shape or shape[-1] == 0 or dim not in (-1, len(shape) - 1):
+            return False
+        self.check_width(shape[-1])
+        if isinstance(self, HasParameter):
+            value = getattr(self, self.parameter)
+            if isinstance(value, Tensor):
+                fits = not value.ndim or value.shape == (*shape[:-1], 1)
+                return fits and value.dtype in _DIRECT and value.device == scores.device
+        return True
+
     @staticmethod
     def _result_type(scores: Tensor) -> torch.dtype:
         """The scores' own type; under autocast on an accelerator float32, as torch.softmax does."""
@@ -295,17 +286,20 @@ class AbstractMapping(abc.ABC):
     def rows(self, scores: Tensor, dim: int, shifted: bool = False) -> Rows:
         """Checked scores with `dim` last, divided by γ, and shifted before, if γ is not one or if
         asked to."""
+        self.check_fields()
         _checks.dense_floats("scores", scores)
         dim = _checks.dimension("scores", scores.shape, dim)
         self.check_width(scores.shape[dim])
         unit = not isinstance(self.gamma, Tensor) and self.gamma == 1.0
         x = scores
         if scores.dtype in _checks.HALF:
-            exact = self.reads_ties or shifted or not unit
+            exact = isinstance(self, HasGroups) or shifted or not unit
             x = scores.to(torch.float32 if exact else self._result_type(scores))
         if dim != x.ndim - 1:
             x = x.movedim(dim, x.ndim - 1)
-        parameter = self._per_row(self.parameter, scores, dim) if self.parameter else None
+        parameter = None
+        if isinstance(self, HasParameter):
+            parameter = self._per_row(self.parameter, scores, dim)
         if unit and not shifted:
             return Rows(x, parameter, 1.0, None, dim)
         # Scores that are large beside their differences lose these to a division, but not to a

@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from .. import _checks
+from .._transforms import is_recorded
+from ..ops import entmax as ops
 from ._base import AbstractMapping
+from ._protocols import HasParameter, HasThreshold
 from ._tsallis import AbstractTsallis
 
 
@@ -48,7 +51,7 @@ def tsallis(y: Tensor, alpha: float | Tensor) -> Tensor:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Entmax(AbstractTsallis):
+class Entmax(AbstractTsallis, HasParameter, HasThreshold):
     """Ω(y) = Σ (y^α − y) / (α(α−1)), the negative Tsallis entropy; Σ y log y at α = 1.
 
     The solution is y = [(α−1)θ − τ]₊^(1/(α−1)) with τ such that it sums to one.
@@ -61,12 +64,12 @@ class Entmax(AbstractTsallis):
     """
 
     name: ClassVar[str] = "entmax"
-    parameter: ClassVar[str | None] = "alpha"
+    parameter: ClassVar[str] = "alpha"
 
     alpha: float | Tensor = 1.5
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check_fields(self) -> None:
+        super().check_fields()
         _checks.real("alpha", self.alpha, above=0)
 
     @property
@@ -95,6 +98,11 @@ class Entmax(AbstractTsallis):
         )
         slope = mean_second - second + a * mean_first - first * mean_a
         return torch.where(support, y * slope / (1 + epsilon * mean_first), 0.0)
+
+    def parameter_vjp(self, y: Tensor, grad: Tensor) -> Tensor:
+        if is_recorded() or y.dtype != grad.dtype:
+            return super().parameter_vjp(y, grad)
+        return ops.entmax_parameter_vjp(y, grad, self.alpha)
 
     def threshold(self, scores: Tensor, y: Tensor) -> Tensor:
         if not isinstance(self.alpha, Tensor) and self.alpha <= 1.0:

@@ -13,11 +13,12 @@ from .. import _checks
 from ..ops import entmax as entmax_ops
 from ..ops import fusedmax as ops
 from ._base import AbstractMapping
+from ._protocols import HasGroups, HasKernels
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Fusedmax(AbstractMapping):
+class Fusedmax(AbstractMapping, HasKernels, HasGroups):
     """Ω(y) = ½‖y‖² + λ Σ |y_{i+1} − y_i|: sparsemax of the total-variation prox of θ, exactly.
 
     Args:
@@ -26,14 +27,11 @@ class Fusedmax(AbstractMapping):
     """
 
     name: ClassVar[str] = "fusedmax"
-    reads_ties: ClassVar[bool] = True
-    takes_half: ClassVar[bool] = True
-    fixed_steps: ClassVar[bool] = False
 
     lam: float = 0.1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check_fields(self) -> None:
+        super().check_fields()
         _checks.number("lam", self.lam, least=0)
 
     def solve(self, scores: Tensor) -> Tensor:
@@ -44,7 +42,7 @@ class Fusedmax(AbstractMapping):
             return entmax_ops.reference.entmax_jvp(y, v, 2.0)
         return ops.reference.fusedmax_jvp(y, v)
 
-    def fast_jvp(self, y: Tensor, v: Tensor) -> Tensor:
+    def kernel_jvp(self, y: Tensor, v: Tensor) -> Tensor:
         return ops.fusedmax_jvp(y, v) if self.lam > 0 else entmax_ops.entmax_jvp(y, v, 2.0)
 
     def omega(self, y: Tensor) -> Tensor:

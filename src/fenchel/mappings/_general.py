@@ -16,11 +16,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .. import _checks
-from ..ops._operator import transformed, widest
+from .._transforms import is_transformed
+from ..ops._operator import widest
 from . import _autograd, _implicit
 from ._base import AbstractMapping
 from ._closure import holds_tensors
 from ._descent import Status, bare, minimize
+from ._protocols import HasClosure
 
 ON_FAILURE = ("raise", "warn")
 
@@ -44,7 +46,7 @@ def _quartic(y: Tensor) -> Tensor:
 
 @final
 @dataclass(frozen=True, eq=False)
-class General(AbstractMapping):
+class General(AbstractMapping, HasClosure):
     """argmax over the simplex of <θ, y> − γΩ(y) for an Ω of yours.
 
     Solved by accelerated projected gradient with backtracking and restarts; derivatives follow by
@@ -73,12 +75,15 @@ class General(AbstractMapping):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._register()
+
+    def check_fields(self) -> None:
+        super().check_fields()
         if not callable(self.omega):
             raise TypeError(f"`omega` must be a function, got {_checks.kind(self.omega)}.")
         _checks.number("tol", self.tol, above=0)
         _checks.number("max_iter", self.max_iter, least=1)
         _checks.choice("on_failure", self.on_failure, ON_FAILURE)
-        self._register()
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -149,7 +154,7 @@ class General(AbstractMapping):
         mass = torch.where(some, flat.sum(-1, keepdim=True), 1.0)
         return (along - along.sum(-1, keepdim=True) / mass * flat).to(v.dtype)
 
-    def is_learnt(self, scores: Tensor) -> bool:
+    def is_learned(self, scores: Tensor) -> bool:
         tracing = torch.jit.is_tracing()  # type: ignore[attr-defined]
         # The flag itself: some releases take the function that returns it for true in any graph.
         if tracing or torch.compiler._is_exporting_flag:
@@ -160,20 +165,20 @@ class General(AbstractMapping):
             )
         if torch.compiler.is_compiling() and self._holds_tensors:  # type: ignore[attr-defined]
             return True  # a graph might change them before its operator reads them
-        if scores.numel() == 0 or not (torch.is_grad_enabled() or transformed()):
+        if scores.numel() == 0 or not (torch.is_grad_enabled() or is_transformed()):
             return False
         d, wide = scores.shape[-1], widest(scores.device)
         center = torch.full(scores.shape, 1 / d, dtype=wide, device=scores.device)
         return _implicit.watched(_implicit.values(self.omega, center))
 
-    def learnt_solution(self, scores: Tensor) -> Tensor:
+    def learned_solution(self, scores: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
             return _between_graphs(_autograd.solution, scores, None, self)
         solved, finite = self._solved(scores)
         _, y = self._attached(scores, solved, finite, steps=2)
         return torch.where(finite, y, solved).to(scores.dtype)
 
-    def learnt_value(self, scores: Tensor, target: Tensor | None) -> Tensor:
+    def learned_value(self, scores: Tensor, target: Tensor | None) -> Tensor:
         if torch.compiler.is_compiling():
             return _between_graphs(_autograd.value, scores, None, target, self)
         solved, finite = self._solved(scores)
@@ -192,7 +197,7 @@ class General(AbstractMapping):
         its scores, (..., 1)."""
         rows = rows.detach().to(widest(rows.device))
         # Under a transform Ω may be made of tensors that mean nothing outside of it.
-        solve = self._minimize if transformed() else self.solve_with_status
+        solve = self._minimize if is_transformed() else self.solve_with_status
         return solve(rows)[0], rows.amax(-1, keepdim=True).isfinite()
 
     def _attached(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
 
-from ..ops._operator import transformed
+from .._transforms import is_transformed
 from ._descent import bare
 
 Omega = Callable[[Tensor], Tensor]
@@ -45,7 +45,7 @@ def values(omega: Omega, y: Tensor) -> Tensor:
 
 def slope(omega: Omega, y: Tensor, create_graph: bool = False) -> Tensor:
     """∇Ω(y) of rows (..., d); with a graph if asked for, or as a transform asks for it."""
-    if torch.compiler.is_compiling() or transformed():
+    if torch.compiler.is_compiling() or is_transformed():
         return torch.func.grad(lambda y: values(omega, y).sum())(y)
     # torch.func refuses hooks on saved tensors, which checkpointing has.
     with torch.enable_grad():
@@ -74,7 +74,7 @@ def watched(value: Tensor) -> bool:
     """Whether a derivative may be asked for in what a value was computed from."""
     if torch.is_grad_enabled() and value.requires_grad:
         return True
-    if torch.compiler.is_compiling() or not transformed():
+    if torch.compiler.is_compiling() or not is_transformed():
         return False
     if bare(value) is not value:
         return True
@@ -120,7 +120,7 @@ def attached(
 ) -> Tensor:
     """The solution y of scores (..., d), with derivatives of as many orders as there are steps."""
     for _ in range(steps):
-        if transformed():
+        if is_transformed():
             pull = scores - slope(omega, y)
             y = y + jvp(y, pull - pull.detach())
         else:
@@ -131,6 +131,6 @@ def attached(
 
 def later(y: Tensor) -> Tensor:
     """y as the argument of something that is stationary there."""
-    if transformed():
+    if is_transformed():
         return y
     return Later.apply(y if y.requires_grad else y.detach().requires_grad_())

@@ -15,11 +15,12 @@ from ..ops import ksubset as ops
 from ..ops.entmax import entmax_jvp
 from ._base import AbstractMapping
 from ._entmax import tsallis
+from ._protocols import HasKernels, HasParameter
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Ksubset(AbstractMapping):
+class Ksubset(AbstractMapping, HasKernels, HasParameter):
     """argmax over y in [0, 1]^d with Σy = k; Ω the negative Tsallis entropy, at α = 2 (‖y‖² − k)/2.
 
     The solution is y = min(1, [1 + (α−1)(θ − t)]₊^(1/(α−1))), with t such that it sums to k.
@@ -32,15 +33,14 @@ class Ksubset(AbstractMapping):
     """
 
     name: ClassVar[str] = "ksubset"
-    takes_half: ClassVar[bool] = True
-    parameter: ClassVar[str | None] = "k"
+    parameter: ClassVar[str] = "k"
     total: ClassVar[float | None] = None
 
     k: float | Tensor = 2.0
     alpha: float = 2.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check_fields(self) -> None:
+        super().check_fields()
         _checks.real("k", self.k, least=0)
         _checks.number("alpha", self.alpha, least=1)
 
@@ -68,7 +68,7 @@ class Ksubset(AbstractMapping):
     def jvp(self, y: Tensor, v: Tensor) -> Tensor:
         return ops.reference.ksubset_jvp(y, v, self.alpha)
 
-    def fast_jvp(self, y: Tensor, v: Tensor) -> Tensor:
+    def kernel_jvp(self, y: Tensor, v: Tensor) -> Tensor:
         return entmax_jvp(torch.where(y < 1, y, 0.0), v, self.alpha)  # entries at one stay there
 
     def omega(self, y: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .. import _checks
 from . import _autograd
+from ._protocols import HasParameter, HasState
 
 if TYPE_CHECKING:
     from ._base import AbstractMapping
@@ -24,6 +25,10 @@ def loss(
     inplace: bool,
 ) -> Tensor:
     """max_Ω(scores) + γΩ(target) − <scores, target>; see `fenchel.fenchel_young_loss`."""
+    if not inplace and _is_direct(mapping, scores, target, dim, reduction, ignore_index):
+        total = _autograd.class_loss(scores, target, mapping, reduction, ignore_index)
+        if total.is_cuda or total == total:  # NaN may come from a target out of range
+            return total
     _checks.choice("reduction", reduction, _checks.REDUCTIONS)
     _checks.dense_floats("scores", scores)
     if inplace:
@@ -50,6 +55,34 @@ def loss(
     elif reduction == "sum":
         losses = losses.sum()
     return losses.to(_result_type(scores.dtype, scores))
+
+
+def _is_direct(
+    mapping: AbstractMapping,
+    scores: Tensor,
+    target: Tensor,
+    dim: int,
+    reduction: str,
+    ignore_index: int | None,
+) -> bool:
+    """Whether one autograd function serves: class indices in an eager call on the last dimension,
+    for a mapping with a state whose parameter needs no gradient."""
+    return (
+        isinstance(mapping, HasState)
+        and reduction in ("mean", "sum")
+        and type(target) is Tensor
+        and target.dtype == torch.int64
+        and (ignore_index is None or type(ignore_index) is int)
+        and mapping.is_direct(scores, dim)
+        and target.shape == scores.shape[:-1]
+        and target.device == scores.device
+        and target.layout is torch.strided
+        and not (
+            isinstance(mapping, HasParameter)
+            and isinstance(value := getattr(mapping, mapping.parameter), Tensor)
+            and value.requires_grad
+        )
+    )
 
 
 def _of_classes(

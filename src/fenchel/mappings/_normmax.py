@@ -12,11 +12,12 @@ from torch import Tensor
 from .. import _checks
 from ..ops import pnormmax as ops
 from ._base import AbstractMapping
+from ._protocols import HasKernels, HasParameter, HasThreshold
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Normmax(AbstractMapping):
+class Normmax(AbstractMapping, HasKernels, HasParameter, HasThreshold):
     """Ω(y) = ‖y‖_α; the solution is y ∝ [θ − τ]₊^(1/(α−1)), with ‖[θ − τ]₊‖_q = 1.
 
     q = α/(α−1) is the dual exponent. The larger α, the more equal the entries of the support.
@@ -28,13 +29,12 @@ class Normmax(AbstractMapping):
     """
 
     name: ClassVar[str] = "normmax"
-    takes_half: ClassVar[bool] = True
-    parameter: ClassVar[str | None] = "alpha"
+    parameter: ClassVar[str] = "alpha"
 
     alpha: float | Tensor = 2.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check_fields(self) -> None:
+        super().check_fields()
         _checks.real("alpha", self.alpha, above=1)
 
     def solve(self, scores: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class Normmax(AbstractMapping):
     def jvp(self, y: Tensor, v: Tensor) -> Tensor:
         return ops.reference.normmax_jvp(y, v, self.alpha)
 
-    def fast_jvp(self, y: Tensor, v: Tensor) -> Tensor:
+    def kernel_jvp(self, y: Tensor, v: Tensor) -> Tensor:
         return ops.normmax_jvp(y, v, self.alpha)
 
     def omega(self, y: Tensor) -> Tensor:

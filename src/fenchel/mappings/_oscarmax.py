@@ -13,11 +13,12 @@ from .. import _checks
 from ..ops import entmax as entmax_ops
 from ..ops import oscarmax as ops
 from ._base import AbstractMapping
+from ._protocols import HasGroups, HasKernels
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Oscarmax(AbstractMapping):
+class Oscarmax(AbstractMapping, HasKernels, HasGroups):
     """Ω(y) = ½‖y‖² + λ Σ_{i<j} max(y_i, y_j), solved exactly.
 
     On the simplex y ≥ 0, so the sorted scores less the weights λ(d−i), made non-increasing by
@@ -29,14 +30,11 @@ class Oscarmax(AbstractMapping):
     """
 
     name: ClassVar[str] = "oscarmax"
-    reads_ties: ClassVar[bool] = True
-    takes_half: ClassVar[bool] = True
-    fixed_steps: ClassVar[bool] = False
 
     lam: float = 0.01
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check_fields(self) -> None:
+        super().check_fields()
         _checks.number("lam", self.lam, least=0)
 
     def solve(self, scores: Tensor) -> Tensor:
@@ -47,7 +45,7 @@ class Oscarmax(AbstractMapping):
             return entmax_ops.reference.entmax_jvp(y, v, 2.0)
         return ops.reference.oscarmax_jvp(y, v)
 
-    def fast_jvp(self, y: Tensor, v: Tensor) -> Tensor:
+    def kernel_jvp(self, y: Tensor, v: Tensor) -> Tensor:
         return ops.oscarmax_jvp(y, v) if self.lam > 0 else entmax_ops.entmax_jvp(y, v, 2.0)
 
     def omega(self, y: Tensor) -> Tensor:

@@ -12,11 +12,12 @@ from torch import Tensor
 from .. import _checks
 from ..ops import pnormmax as ops
 from ._base import AbstractMapping
+from ._protocols import HasKernels, HasThreshold
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Pnormmax(AbstractMapping):
+class Pnormmax(AbstractMapping, HasKernels, HasThreshold):
     """Ω(y) = ½‖y‖_p²; sparsemax at p = 2.
 
     The solution is y ∝ u^(q−1), u = [θ − τ]₊, q = p/(p−1), with τ such that Σu^(q−1) = ‖u‖_q^(q−2):
@@ -28,12 +29,11 @@ class Pnormmax(AbstractMapping):
     """
 
     name: ClassVar[str] = "pnormmax"
-    takes_half: ClassVar[bool] = True
 
     p: float = 1.5
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check_fields(self) -> None:
+        super().check_fields()
         _checks.number("p", self.p, above=1, most=2)
 
     def solve(self, scores: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ class Pnormmax(AbstractMapping):
     def jvp(self, y: Tensor, v: Tensor) -> Tensor:
         return ops.reference.pnormmax_jvp(y, v, self.p)
 
-    def fast_jvp(self, y: Tensor, v: Tensor) -> Tensor:
+    def kernel_jvp(self, y: Tensor, v: Tensor) -> Tensor:
         return ops.pnormmax_jvp(y, v, self.p)
 
     def omega(self, y: Tensor) -> Tensor:

@@ -9,12 +9,13 @@ from typing import ClassVar, final
 from torch import Tensor
 
 from ._base import AbstractMapping
+from ._protocols import HasThreshold
 from ._tsallis import AbstractTsallis
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Sparsemax(AbstractTsallis):
+class Sparsemax(AbstractTsallis, HasThreshold):
     """Ω(y) = ½‖y‖²; the solution is y = [θ/γ − τ]₊.
 
     Args:

@@ -1,4 +1,4 @@
-"""What mappings are to PyTorch's tracers: torch.compile, torch.export, torch.jit.trace, DTensor."""
+"""Mappings in graphs: torch.compile, torch.export, torch.jit.trace, ONNX, and DTensor."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch._C._functorch import TransformType, get_interpreter_stack
 
 from .._checks import HALF
 from ..ops import _sharding
 from ..ops._operator import refuse_onnx
+from ._protocols import HasGroups, HasKernels, HasParameter
 
 if TYPE_CHECKING:
     from ._base import AbstractMapping
@@ -19,45 +19,25 @@ if TYPE_CHECKING:
 
 def readable(scores: Tensor, mapping: AbstractMapping) -> Tensor:
     """Scores in a type that the mapping's solver takes."""
-    if mapping.takes_half or scores.dtype not in HALF:
+    if isinstance(mapping, HasKernels) or scores.dtype not in HALF:
         return scores
     return scores.float()
 
 
-def _differentiating() -> bool:
-    """Whether torch.func differentiates: torch.compile, when it meets this, takes the answer as a
-    constant of its graph."""
-    return any(level.key() != TransformType.Vmap for level in get_interpreter_stack() or ())
-
-
-_differentiating._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def check_traceable(mapping: AbstractMapping) -> None:
-    """Raises for what ONNX cannot hold, and leaves derivatives by torch.func to eager execution:
-    torch.compile takes a function without its derivative there."""
-    _in_onnx(mapping)
-    if _differentiating():
-        torch._dynamo.graph_break(
-            "torch.func differentiates a mapping here, which torch.compile cannot trace; leave "
-            "fullgraph=True out, or take the derivative by `backward`."
-        )
-
-
-def _in_onnx(mapping: AbstractMapping) -> bool:
-    """Whether ONNX is to hold this; raises if it cannot."""
+def check_exportable(mapping: AbstractMapping) -> bool:
+    """Whether the ONNX exporter is at work; raises if it cannot hold the mapping."""
     exporting = torch.onnx.is_in_onnx_export()
-    if exporting and not mapping.fixed_steps:
+    if exporting and isinstance(mapping, HasGroups):
         refuse_onnx(mapping.name)
     return exporting
 
 
-def annealed(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping) -> Tensor | None:
+def varying(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping) -> Tensor | None:
     """The parameter of a mapping under torch.compile: a number that changes from call to call
     becomes a tensor, or else every value of it would be compiled anew."""
     from torch.fx.experimental.symbolic_shapes import has_static_value  # half a second
 
-    if parameter is None and mapping.parameter is not None:
+    if parameter is None and isinstance(mapping, HasParameter):
         value = getattr(mapping, mapping.parameter)
         if not has_static_value(value):
             ones = scores.new_ones((*scores.shape[:-1], 1), dtype=torch.float64)
@@ -77,7 +57,7 @@ def traced_solution(scores: Tensor, parameter: Tensor | None, mapping: AbstractM
     """
     fixed = mapping.at(None if parameter is None else parameter.detach())
     y = fixed.rounded(scores.detach())
-    if _in_onnx(mapping):
+    if check_exportable(mapping):
         return y
     wide = torch.promote_types(y.dtype, torch.float32)
     result = y + fixed.jvp(y.to(wide), _change(scores).to(wide))
@@ -92,7 +72,7 @@ def traced_value(
     """max_Ω(scores), less the target's score if given, in the same way."""
     fixed = mapping.at(None if parameter is None else parameter.detach())
     value, y = fixed.solve_max(readable(scores.detach(), mapping), target)
-    if _in_onnx(mapping):
+    if check_exportable(mapping):
         return value
     change = _change(scores)
     value = value + (y * change).sum(-1)

@@ -11,14 +11,15 @@ from torch import Tensor
 
 from ..ops import entmax as ops
 from ._base import AbstractMapping
+from ._protocols import HasKernels, HasState
+
+_NO_INDEX = -(2**63)  # which no class has
 
 
 @dataclass(frozen=True, eq=False)
-class AbstractTsallis(AbstractMapping):
+class AbstractTsallis(AbstractMapping, HasKernels, HasState):
     """Ω(y) = Σ (y^α − y) / (α(α−1)) + constant, with α the `exponent`."""
 
-    takes_half: ClassVar[bool] = True
-    has_state: ClassVar[bool] = True
     constant: ClassVar[float] = 0.0
 
     @property
@@ -36,6 +37,12 @@ class AbstractTsallis(AbstractMapping):
     def solve_state(self, scores: Tensor, target: Tensor | None = None) -> tuple[Tensor, Tensor]:
         value, state = ops.entmax_state(scores, self.exponent)
         return self._less(value, scores, target), state
+
+    def class_losses(
+        self, scores: Tensor, target: Tensor, ignore_index: int | None
+    ) -> tuple[Tensor, Tensor]:
+        ignored = _NO_INDEX if ignore_index is None else ignore_index
+        return ops.entmax_loss(scores, target, ignored, self.exponent)
 
     def _less(self, value: Tensor, scores: Tensor, target: Tensor | None) -> Tensor:
         """A kernel's max_Ω, which has digits to spare, less the target's score and the constant."""
@@ -56,10 +63,10 @@ class AbstractTsallis(AbstractMapping):
     def jvp(self, y: Tensor, v: Tensor) -> Tensor:
         return ops.reference.entmax_jvp(y, v, self.exponent)
 
-    def fast_jvp(self, y: Tensor, v: Tensor) -> Tensor:
+    def kernel_jvp(self, y: Tensor, v: Tensor) -> Tensor:
         return ops.entmax_jvp(y, v, self.exponent)
 
     def support_from(
-        self, scores: Tensor, state: Tensor, target: Tensor, weights: Tensor, most: int
+        self, scores: Tensor, state: Tensor, target: Tensor, weights: Tensor, max_width: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        return ops.entmax_support(scores, state, target, weights, most, self.exponent)
+        return ops.entmax_support(scores, state, target, weights, max_width, self.exponent)

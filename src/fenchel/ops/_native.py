@@ -133,7 +133,7 @@ class Kernel:
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
         types: list[type] = [pointer] * inputs
         for word in parameters:
-            types += [pointer, integer] if word == "rows" else [ctypes.c_double]
+            types += {"rows": [pointer, integer], "integer": [integer]}.get(word, [ctypes.c_double])
         types += [integer, integer, *[pointer] * results, ctypes.c_int]
         self._functions = _functions(name, types)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._decomp import register_decomposition
-from torch.autograd import forward_ad
 
 from .._checks import HALF
+from .._transforms import is_eager
 from . import _native, _triton
 
 _LIBRARY = torch.library.Library("fenchel", "DEF")
@@ -65,6 +65,8 @@ def _on_device(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel with its first argument's device as the current one."""
 
     def cuda(*arguments: Any) -> Any:
+        if arguments[0].get_device() == torch._C._cuda_getDevice():
+            return kernel(*arguments)
         with torch.cuda.device_of(arguments[0]):
             return kernel(*arguments)
 
@@ -97,11 +99,6 @@ def like(rows: Tensor, *_: Any) -> Tensor:
     return torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
 
 
-def transformed() -> bool:
-    """Whether forward-mode AD or a torch.func transform is at work."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-
-
 def _batched(operator: Callable[..., Any]) -> Callable[..., Any]:
     """The rule of an operator on rows (..., d) under torch.vmap: one call with a batch more."""
 
@@ -130,7 +127,36 @@ def refuse_onnx(name: str) -> None:
     )
 
 
-def declare(
+def _on_cpu(
+    native: Callable[..., Any], fake: Callable[..., Any], fallback: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The native kernel for arguments of any strides and half precision too."""
+
+    def cpu(*arguments: Any) -> Any:
+        rows = arguments[0]
+        if rows.shape[-1] > _native.LONGEST_ROW:
+            return fallback(*arguments)
+        if rows.dtype in HALF:
+            out = native(*(_contiguous(_single(value)) for value in arguments))
+            return _rounded(fake, arguments, out)
+        return native(*map(_contiguous, arguments))
+
+    return cpu
+
+
+def _contiguous(value: Any) -> Any:
+    return value.contiguous() if isinstance(value, Tensor) else value
+
+
+class _Overload(NamedTuple):
+    """A registered operator, and its kernels for eager calls; None where there is none."""
+
+    operator: Any
+    cpu: Callable[..., Any] | None
+    cuda: Callable[..., Any] | None
+
+
+def _register(
     schema: str,
     *,
     fake: Callable[..., Any] = like,
@@ -138,9 +164,63 @@ def declare(
     native: Callable[..., Any],
     triton: Callable[..., Any] | None,
     decomposition: Callable[..., Any] | None = None,
+    in_onnx: bool = True,
     rowwise: bool = True,
-) -> Callable[..., Any]:
-    """Registers `fenchel::schema` and returns the operator.
+) -> _Overload:
+    """Registers `fenchel::schema`; see `declare`."""
+    name = schema.split("(")[0]
+    _LIBRARY.define(schema)
+    fallback = _in_widest(reference, fake)
+    _LIBRARY.impl(name, fallback, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"fenchel::{name}", fake, lib=_LIBRARY)
+    cpu = cuda = None
+    if _native.LIBRARY is not None:
+        cpu = _on_cpu(native, fake, fallback)
+        _LIBRARY.impl(name, cpu, "CPU")
+        if triton is None:
+            cuda = _on_device(_through_host(cpu))
+    if triton is not None and _triton.AVAILABLE:
+        cuda = _on_device(triton)
+    if cuda is not None:
+        _LIBRARY.impl(name, cuda, "CUDA")
+    packet, _, overload = name.partition(".")
+    operator = getattr(getattr(torch.ops.fenchel, packet), overload or "default")
+    if rowwise:
+        ROWWISE.append(operator)
+        torch.library.register_vmap(operator, _batched(operator), lib=_LIBRARY)
+    if decomposition is not None:
+        _LIBRARY.impl(name, decomposition, "Tracer")
+        _decompose(operator, decomposition, fake)
+    elif not in_onnx:
+        _decompose(operator, lambda *_: refuse_onnx(packet), like)
+    return _Overload(operator, cpu, cuda)
+
+
+def _decompose(operator: Any, decomposition: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    register_decomposition(operator)(decomposition)
+    # Without this, shapes that are symbols would be found by way of the decomposition.
+    register_decomposition(operator, type="meta")(fake)
+
+
+def _caller(scalar: _Overload, tensor: _Overload) -> Callable[..., Any]:
+    """Calls the overload that the type of the last argument asks for. An eager call goes to the
+    kernel at once: for small inputs the dispatcher would take most of the time."""
+    (_, cpu, cuda), by_number, by_tensor = scalar, scalar.operator, tensor.operator
+
+    def call(*arguments: Any) -> Any:
+        rows = arguments[0]
+        if is_eager(*arguments):
+            if cpu is not None and rows.is_cpu:
+                return cpu(*arguments)
+            if cuda is not None and rows.is_cuda:
+                return cuda(*arguments)
+        return (by_tensor if isinstance(arguments[-1], Tensor) else by_number)(*arguments)
+
+    return call
+
+
+def declare(schema: str, **kernels: Any) -> Callable[..., Any]:
+    """Registers `fenchel::schema` and returns a function that calls it.
 
     Args:
         schema: name, arguments and results; the first argument holds the rows (..., d).
@@ -151,51 +231,12 @@ def declare(
             these go to the host and back.
         decomposition: the same in plain torch operations that do not depend on the values, for
             graphs that leave PyTorch: ONNX and TorchScript.
+        in_onnx: False if the ONNX exporter is to refuse the operator.
         rowwise: whether all tensors have the batch of the first, (..., 1) or wider, and each row's
             results depend on that row alone.
     """
-    name = schema.split("(")[0]
-    _LIBRARY.define(schema)
-    fallback = _in_widest(reference, fake)
-    _LIBRARY.impl(name, fallback, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"fenchel::{name}", fake, lib=_LIBRARY)
-    if _native.LIBRARY is not None:
-
-        def cpu(*arguments: Any) -> Any:
-            rows = arguments[0]
-            if rows.shape[-1] > _native.LONGEST_ROW:
-                return fallback(*arguments)
-            half = rows.dtype in HALF
-            values = [_single(v) for v in arguments] if half else arguments
-            out = native(*(v.contiguous() if isinstance(v, Tensor) else v for v in values))
-            return _rounded(fake, arguments, out) if half else out
-
-        _LIBRARY.impl(name, cpu, "CPU")
-        if triton is None:
-            _LIBRARY.impl(name, _on_device(_through_host(cpu)), "CUDA")
-    if triton is not None and _triton.AVAILABLE:
-        _LIBRARY.impl(name, _on_device(triton), "CUDA")
-    packet, _, overload = name.partition(".")
-    operator = getattr(getattr(torch.ops.fenchel, packet), overload or "default")
-    if rowwise:
-        ROWWISE.append(operator)
-        torch.library.register_vmap(operator, _batched(operator), lib=_LIBRARY)
-    if decomposition is not None:
-        _LIBRARY.impl(name, decomposition, "Tracer")
-        _decompose(operator, decomposition, fake)
-    return operator
-
-
-def _decompose(operator: Any, decomposition: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    register_decomposition(operator)(decomposition)
-    # Without this, shapes that are symbols would be found by way of the decomposition.
-    register_decomposition(operator, type="meta")(fake)
-
-
-def without_onnx(operator: Any) -> Any:
-    """The operator, which has no decomposition and says so to the ONNX exporter."""
-    _decompose(operator, lambda *_: refuse_onnx(operator._opname), like)
-    return operator
+    overload = _register(schema, **kernels)
+    return _caller(overload, overload)
 
 
 def declare_with(
@@ -210,18 +251,9 @@ def declare_with(
         kernels: as for `declare`.
     """
     name, _, arguments = schema.partition("(")
-    scalar = declare(f"{name}({arguments}, float {parameter}) -> {results}", **kernels)
-    tensor = declare(f"{name}.Tensor({arguments}, Tensor {parameter}) -> {results}", **kernels)
-    return _by_last(scalar, tensor)
-
-
-def _by_last(scalar: Callable[..., Any], tensor: Callable[..., Any]) -> Callable[..., Any]:
-    """Calls the overload that the kind of the last argument asks for."""
-
-    def call(*arguments: Any) -> Any:
-        return (tensor if isinstance(arguments[-1], Tensor) else scalar)(*arguments)
-
-    return call
+    scalar = _register(f"{name}({arguments}, float {parameter}) -> {results}", **kernels)
+    tensor = _register(f"{name}.Tensor({arguments}, Tensor {parameter}) -> {results}", **kernels)
+    return _caller(scalar, tensor)
 
 
 def declare_inplace_with(
@@ -248,14 +280,15 @@ def declare_inplace_with(
         slow = rows.dtype in HALF or rows.shape[-1] > _native.LONGEST_ROW
         (replace if slow else native)(*arguments)
 
-    def overload(name: str, kind: str) -> Callable[..., Any]:
+    def overload(name: str, kind: str) -> _Overload:
         _LIBRARY.define(f"{name}({arguments}, {kind} {parameter}) -> ()")
         _LIBRARY.impl(name, replace, "CompositeExplicitAutograd")
         if _native.LIBRARY is not None:
             _LIBRARY.impl(name, cpu, "CPU")
         if _triton.AVAILABLE:
             _LIBRARY.impl(name, _on_device(triton), "CUDA")
-        return getattr(getattr(torch.ops.fenchel, stem), name.partition(".")[2] or "default")
+        operator = getattr(getattr(torch.ops.fenchel, stem), name.partition(".")[2] or "default")
+        return _Overload(operator, None, None)
 
     stem, _, arguments = schema.partition("(")
-    return _by_last(overload(stem, "float"), overload(f"{stem}.Tensor", "Tensor"))
+    return _caller(overload(stem, "float"), overload(f"{stem}.Tensor", "Tensor"))

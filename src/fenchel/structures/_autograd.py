@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from ..ops._function import eager, signed
-from ..ops._operator import transformed
+from .._transforms import cache_signature, eager, is_transformed
 from ..ops._structure import Operators
 
 
@@ -25,7 +24,7 @@ def log_partition(
 ) -> Tensor:
     """log Σ exp of the scores of all structures, (B), in the scores' type."""
     watched = (scores, extra_scores)
-    if transformed():
+    if is_transformed():
         value = ForwardLogPartition.apply(scores, extra_scores, lengths, option, operators)[0]
     elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in watched):
         function = LogPartition if torch.compiler.is_compiling() else EagerLogPartition
@@ -43,7 +42,7 @@ def marginals(
     operators: Operators,
 ) -> tuple[Tensor, Tensor | None]:
     """Its gradient, in the scores (B, …) and in the extra scores of each instance (B, …)."""
-    if transformed():
+    if is_transformed():
         function = ForwardMarginals
     else:
         function = Marginals if torch.compiler.is_compiling() else EagerMarginals
@@ -92,7 +91,7 @@ def _mapped(
     )
 
 
-@signed
+@cache_signature
 class LogPartition(Function):
     """Values (B) in float64 of scores (B, …) and extra scores (B or 1, …), or None; and the
     marginals u and v, without derivatives, for backward."""
@@ -154,7 +153,7 @@ class ForwardLogPartition(LogPartition):
 EagerLogPartition = eager(LogPartition)
 
 
-@signed
+@cache_signature
 class Marginals(Function):
     """Marginals u like the scores and v of the extra scores of each instance."""
 
@@ -186,11 +185,11 @@ class Marginals(Function):
         if extra_scores is None:
             of_v = None
         arguments = (of_u, of_v, lengths, ctx.option)
-        if torch.is_grad_enabled() and not transformed():
+        if torch.is_grad_enabled() and not is_transformed():
             # a second derivative is wanted: only the reference has one
             of_scores, of_extra = ctx.operators.reference.vjp(scores, extra_scores, *arguments)
         else:
-            product = Product.apply if transformed() else Product.forward
+            product = Product.apply if is_transformed() else Product.forward
             of_scores, of_extra = product(scores, extra_scores, *arguments, ctx.operators)
             if extra_scores is not None:
                 of_extra = _summed(of_extra, extra_scores)
@@ -215,7 +214,7 @@ class ForwardMarginals(Marginals):
 EagerMarginals = eager(Marginals)
 
 
-@signed
+@cache_signature
 class Product(Function):
     """The Hessian of the log-partition times a vector, in which it is linear and symmetric."""
 

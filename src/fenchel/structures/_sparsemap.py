@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from .. import _checks
+from .._transforms import is_transformed
 from ..mappings._general import ConvergenceWarning
 from ..ops import _native
 from ..ops import sparsemap as ops
-from ..ops._operator import transformed
 from ..ops._structure import sizes
 from ..ops.sparsemap import reference
 from ..ops.sparsemap.solution import Limits, Outcome
@@ -121,7 +121,7 @@ def solved(
         _checks.start(start, Posterior, problem)
     solve = _solver(problem, method, limits, regularize, start)
     found = Found()
-    argmax = Argmax if transformed() else EagerArgmax
+    argmax = Argmax if is_transformed() else EagerArgmax
     u, weights = argmax.apply(scores, extra_scores, solve, found)  # type: ignore[misc]
     support, outcome = found.support, found.outcome
     _warn(outcome, limits)

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from .. import _checks
-from ..ops._function import eager, signed
-from ..ops._operator import transformed
+from .._transforms import cache_signature, eager, is_transformed
 from ..ops.sparsemap import jacobian
 from ..ops.sparsemap.solution import Outcome, Support
 
@@ -28,7 +27,7 @@ class Found:
     outcome: Outcome
 
 
-@signed
+@cache_signature
 class Argmax(Function):
     """Scores (B, n) and extra scores (B or 1, m) to marginals (B, n) and weights (B, K).
 
@@ -55,7 +54,7 @@ class Argmax(Function):
 
     @staticmethod
     def backward(ctx: Any, marginals: Tensor | None, weights: Tensor | None) -> tuple:
-        product = Jacobian if transformed() else EagerJacobian
+        product = Jacobian if is_transformed() else EagerJacobian
         parts, extras, _ = product.apply(marginals, None, weights, ctx.found, ctx.widths)  # type: ignore[misc]
         if ctx.shared:
             extras = extras.sum(0, keepdim=True)
@@ -74,7 +73,7 @@ class Argmax(Function):
         raise NotImplementedError(_checks.MAPPED)
 
 
-@signed
+@cache_signature
 class Jacobian(Function):
     """The Jacobian times a vector, which is symmetric and, where the support does not change,
     constant: so it is its own derivative."""
@@ -129,7 +128,7 @@ class Jacobian(Function):
 EagerArgmax, EagerJacobian = eager(Argmax), eager(Jacobian)
 
 
-@signed
+@cache_signature
 class Maximum(Function):
     """A value (B) that is a maximum over marginals, with them as its gradient; its second
     derivative is theirs."""

@@ -26,12 +26,12 @@ def _status() -> tuple[bool, str]:
 AVAILABLE, STATUS = _status()
 
 
-def kernel(op: str, name: str) -> Callable[..., Any]:
-    """The function of that name in `ops/<op>/triton.py`, imported when it is first called."""
+def kernel(op: str, name: str, file: str = "triton") -> Callable[..., Any]:
+    """The function of that name in `ops/<op>/<file>.py`, imported when it is first called."""
 
     @cache
     def load() -> Callable[..., Any]:
-        return getattr(import_module(f"fenchel.ops.{op}.triton"), name)
+        return getattr(import_module(f"fenchel.ops.{op}.{file}"), name)
 
     def call(*arguments: Any) -> Any:
         return load()(*arguments)

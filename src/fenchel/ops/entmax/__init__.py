@@ -11,6 +11,8 @@ Above α = 2 a state is (x_k, y_k, 0, 1), the smallest score of the support and 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,8 @@ from . import reference
 
 _kernel = Kernel("entmax", parameters=("rows",), results=2)
 _state_kernel = Kernel("entmax_state", parameters=("rows",), results=2)
+_loss_kernel = Kernel("entmax_loss", inputs=2, parameters=("integer", "rows"), results=2)
+_parameter_kernel = Kernel("entmax_parameter_vjp", inputs=2, parameters=("rows",))
 _gradient_kernel = Kernel("entmax_gradient", inputs=4, parameters=("rows",))
 _NONE = torch.empty(0, dtype=torch.int64)  # its address is null
 STATE_WIDTH = 4
@@ -74,6 +78,26 @@ def _entmax_gradient_(
     _gradient_kernel.write((scores, state, target, weights.contiguous(), alpha), scores)
 
 
+def _loss_shapes(scores: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    losses = scores.new_empty(scores.shape[:-1], dtype=wide)
+    return losses, _per_row(scores, STATE_WIDTH)
+
+
+def _entmax_loss(
+    scores: Tensor, target: Tensor, ignore_index: int, alpha: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    losses, state = _loss_shapes(scores)
+    _loss_kernel.write((scores, target, ignore_index, alpha), losses, state)
+    return losses, state
+
+
+def _entmax_parameter_vjp(y: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
+    out = y.new_empty((*y.shape[:-1], 1))
+    _parameter_kernel.write((y, v, alpha), out)
+    return out
+
+
 def _entmax_support(
     scores: Tensor, state: Tensor, target: Tensor, weights: Tensor, most: int, alpha: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -114,19 +138,37 @@ entmax_state = declare_with(
     native=_entmax_state,
     triton=kernel("entmax", "entmax_state"),
 )
+entmax_loss = declare_with(
+    "alpha",
+    "entmax_loss(Tensor scores, Tensor target, int ignore_index",
+    results="(Tensor, Tensor)",
+    fake=_loss_shapes,
+    reference=reference.entmax_loss,
+    native=_entmax_loss,
+    triton=kernel("entmax", "entmax_loss", "triton_loss"),
+    rowwise=False,
+)
+entmax_parameter_vjp = declare_with(
+    "alpha",
+    "entmax_parameter_vjp(Tensor y, Tensor v",
+    fake=lambda y, v, alpha: y.new_empty((*y.shape[:-1], 1)),
+    reference=reference.entmax_parameter_vjp,
+    native=_entmax_parameter_vjp,
+    triton=kernel("entmax", "entmax_parameter_vjp"),
+)
 entmax_gradient = declare_with(
     "alpha",
     "entmax_gradient(Tensor scores, Tensor state, Tensor? target, Tensor weights",
     reference=reference.entmax_gradient,
     native=_entmax_gradient,
-    triton=kernel("entmax", "entmax_gradient"),
+    triton=kernel("entmax", "entmax_gradient", "triton_loss"),
 )
 entmax_gradient_ = declare_inplace_with(
     "alpha",
     "entmax_gradient_(Tensor(a!) scores, Tensor state, Tensor? target, Tensor weights",
     entmax_gradient,
     native=_entmax_gradient_,
-    triton=kernel("entmax", "entmax_gradient_"),
+    triton=kernel("entmax", "entmax_gradient_", "triton_loss"),
 )
 entmax_support = declare(
     "entmax_support(Tensor scores, Tensor state, Tensor target, Tensor weights, int most,"
@@ -140,6 +182,6 @@ entmax_support = declare(
     ),
     reference=reference.entmax_support,
     native=_entmax_support,
-    triton=kernel("entmax", "entmax_support"),
+    triton=kernel("entmax", "entmax_support", "triton_loss"),
     rowwise=False,
 )

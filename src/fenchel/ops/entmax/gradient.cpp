@@ -23,7 +23,7 @@ int gradient(const T* scores, const State* states, const int64_t* target, const 
              const double* alphas, int64_t alpha_step, int64_t rows, int64_t d, T* out, int threads) {
   return parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
-      T *y = out + row * d, weight = weights[row];
+      T *y = out + row * d, weight = states[row].top == -kInf<double> ? T(0) : weights[row];
       weighted_row(scores + row * d, d, alphas[row * alpha_step], states[row], weight, y);
       if (target && target[row] >= 0 && target[row] < d) y[target[row]] -= weight;
     }
@@ -33,7 +33,8 @@ int gradient(const T* scores, const State* states, const int64_t* target, const 
 }  // namespace
 }  // namespace fenchel
 
-// target may be null: then nothing is subtracted. A row of weight zero gives zeros whatever it holds.
+// target may be null: then nothing is subtracted. A row of weight zero gives zeros whatever it holds, and so
+// does one without entries.
 #define FENCHEL_GRADIENT(suffix, T)                                                                \
   FENCHEL_API int fenchel_entmax_gradient_##suffix(                                                \
       const T* scores, const double* state, const int64_t* target, const T* weights,                    \

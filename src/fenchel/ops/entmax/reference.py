@@ -167,6 +167,46 @@ def entmax_state(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]
     return value, torch.where((alpha > 2) & ~settled, steep, state)
 
 
+def entmax_loss(
+    scores: Tensor, target: Tensor, ignore_index: int, alpha: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    """max_Ω(scores) − the target's score, (...), and the states of the rows, (..., 4).
+
+    Args:
+        scores: (..., d).
+        target: (...) indices; one out of range gives NaN.
+        ignore_index: a row with this target has the loss zero, and the state of a row without
+            entries.
+        alpha: above 0; a tensor holds one per row, (..., 1).
+    """
+    value, state = entmax_state(scores, alpha)
+    d = scores.shape[-1]
+    score = scores.gather(-1, target.clamp(0, d - 1).unsqueeze(-1)).squeeze(-1)
+    losses = torch.where((target >= 0) & (target < d), value - score, torch.nan)
+    losses = torch.where(losses < torch.finfo(losses.dtype).eps / 2, 0.0, losses)
+    ignored = target == ignore_index
+    empty = state.new_tensor([-torch.inf, 0.0, 0.0, 0.0])
+    return torch.where(ignored, 0.0, losses), torch.where(ignored.unsqueeze(-1), empty, state)
+
+
+def entmax_parameter_vjp(y: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
+    """<v, ∂y/∂α> at the solution y, (..., 1)."""
+    support = y > 0
+    a = -torch.log(torch.where(support, y, 1.0))
+    t = (alpha - 1.0) * a
+    near = torch.where(t.abs() < 0.3, t, 0.0)
+    series = torch.zeros_like(t)
+    for k in range(14, 1, -1):
+        series = (series * near + 1.0) / k
+    far = torch.where(t.abs() < 0.3, 1.0, t)
+    tail = torch.where(t.abs() < 0.3, series, (torch.expm1(far) - far) / (far * far))
+    first, second = a * (1 + t * tail), a * a * tail
+    mean_a, mean_first, mean_second = ((y * w).sum(-1, keepdim=True) for w in (a, first, second))
+    slope = mean_second - second + a * mean_first - first * mean_a
+    slope = torch.where(support, y * slope / (1 + (alpha - 1.0) * mean_first), 0.0)
+    return (v * slope).sum(-1, keepdim=True)
+
+
 def entmax_gradient(
     scores: Tensor, state: Tensor, target: Tensor | None, weights: Tensor, alpha: float | Tensor
 ) -> Tensor:
@@ -177,13 +217,14 @@ def entmax_gradient(
         state: (..., 4), from `entmax_state`. It spares a kernel the solution; the truth solves
             again, since a state is rounded to the type of the scores.
         target: (..., 1) indices, or None to subtract nothing.
-        weights: (..., 1); a row of weight 0 gives zeros whatever it holds.
+        weights: (..., 1); a row of weight 0 gives zeros whatever it holds, and so does one without
+            entries.
         alpha: above 0; a tensor holds one per row, (..., 1).
     """
     y = entmax(scores, alpha)
     if target is not None:
         y = y - (torch.arange(y.shape[-1], device=y.device) == target).to(y.dtype)
-    return torch.where(weights == 0, 0.0, weights * y)
+    return torch.where((weights == 0) | (state[..., :1] == -torch.inf), 0.0, weights * y)
 
 
 def entmax_support(

@@ -1,17 +1,16 @@
 """fusedmax: the total-variation prox followed by the projection onto the simplex."""
 
 from .._native import Kernel
-from .._operator import declare, without_onnx
+from .._operator import declare
 from .._triton import kernel
 from . import reference
 
-fusedmax = without_onnx(
-    declare(
-        "fusedmax(Tensor scores, float lam) -> Tensor",
-        reference=reference.fusedmax,
-        native=Kernel("fusedmax", parameters=("number",)),
-        triton=kernel("fusedmax", "fusedmax"),
-    )
+fusedmax = declare(
+    "fusedmax(Tensor scores, float lam) -> Tensor",
+    reference=reference.fusedmax,
+    native=Kernel("fusedmax", parameters=("number",)),
+    triton=kernel("fusedmax", "fusedmax"),
+    in_onnx=False,
 )
 fusedmax_jvp = declare(
     "fusedmax_jvp(Tensor y, Tensor v) -> Tensor",

@@ -16,6 +16,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from ...mappings import AbstractMapping
+from ...mappings._protocols import HasKernels
 from ...mappings._softmax import Softmax
 from ._cell import cell, cell_backward
 
@@ -80,10 +81,10 @@ class Weights:
         if self.softmax:
             return aten._softmax_backward_data(v, y, -1, y.dtype)
         wide = torch.promote_types(y.dtype, torch.float32)
-        if y.dtype != wide and not self.plain.takes_half:
-            product = self.plain.fast_jvp(y.to(wide), v.to(wide)).to(v.dtype)
+        if y.dtype != wide and not isinstance(self.plain, HasKernels):
+            product = self.plain.kernel_jvp(y.to(wide), v.to(wide)).to(v.dtype)
         else:
-            product = self.plain.fast_jvp(y, v)
+            product = self.plain.kernel_jvp(y, v)
         return product if self.gamma == 1.0 else product / self.gamma
 
     def slope(self, y: Tensor) -> Tensor:
