@@ -15,15 +15,30 @@ import torch
 from torch import Tensor
 
 from .. import _decomposition
-from .._native import Kernel
+from .._native import NativeFunction
 from .._operator import declare, declare_inplace_with, declare_with, like, widest
 from .._triton import kernel
 from . import reference
 
-_kernel = Kernel("entmax", parameters=("rows",), results=2)
-_state_kernel = Kernel("entmax_state", parameters=("rows",), results=2)
-_gradient_kernel = Kernel("entmax_gradient", inputs=4, parameters=("rows",))
-_NONE = torch.empty(0, dtype=torch.int64)  # its address is null
+_kernel = NativeFunction(
+    "entmax",
+    "scores: T*, alpha: f64*, alpha_step: i64, rows: i64, d: i64, y: T*, maxima: f64*, "
+    "threads: i32",
+)
+_state_kernel = NativeFunction(
+    "entmax_state",
+    "scores: T*, alpha: f64*, alpha_step: i64, rows: i64, d: i64, maxima: f64*, state: f64*, "
+    "threads: i32",
+)
+_gradient_kernel = NativeFunction(
+    "entmax_gradient",
+    "scores: T*, state: f64*, target: i64*, weights: T*, alpha: f64*, alpha_step: i64, rows: i64, "
+    "d: i64, out: T*, threads: i32",
+)
+_jvp_kernel = NativeFunction(
+    "entmax_jvp",
+    "y: T*, v: T*, alpha: f64*, alpha_step: i64, rows: i64, d: i64, out: T*, threads: i32",
+)
 STATE_WIDTH = 4
 
 
@@ -64,13 +79,13 @@ def _entmax_state(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor
 def _entmax_gradient(
     scores: Tensor, state: Tensor, target: Tensor | None, weights: Tensor, alpha: float | Tensor
 ) -> Tensor:
-    return _gradient_kernel(scores, state, _NONE if target is None else target, weights, alpha)
+    return _gradient_kernel.rows(scores, state, target, weights, alpha)
 
 
 def _entmax_gradient_(
     scores: Tensor, state: Tensor, target: Tensor | None, weights: Tensor, alpha: float | Tensor
 ) -> None:
-    target = _NONE if target is None else target.contiguous()
+    target = None if target is None else target.contiguous()
     _gradient_kernel.write((scores, state, target, weights.contiguous(), alpha), scores)
 
 
@@ -102,7 +117,7 @@ entmax_jvp = declare_with(
     "alpha",
     "entmax_jvp(Tensor y, Tensor v",
     reference=reference.entmax_jvp,
-    native=Kernel("entmax_jvp", inputs=2, parameters=("rows",)),
+    native=_jvp_kernel.rows,
     triton=kernel("entmax", "entmax_jvp"),
 )
 entmax_state = declare_with(
