@@ -20,26 +20,33 @@ LONGEST_ROW = 2**31 - 1
 """Entries are numbered with 32 bits inside the library."""
 
 
+def _setting(name: str, *values: str) -> str:
+    """One of the values from the environment, empty if it is not set."""
+    value = os.environ.get(name, "")
+    if value and value not in values:
+        *others, last = values
+        raise ValueError(f"`{name}` must be {', '.join(others)} or {last}, got {value!r}.")
+    return value
+
+
 def _load() -> tuple[ctypes.CDLL | None, str]:
-    """The best library for this CPU, and a sentence about what was found."""
-    wanted = os.environ.get("FENCHEL_KERNELS", "fast")
-    if wanted not in ("fast", "reference"):
-        raise ValueError(f"`FENCHEL_KERNELS` must be fast or reference, got {wanted!r}.")
-    if wanted == "reference":
+    """The library for this CPU, or the one asked for, and a sentence about what was found."""
+    if _setting("FENCHEL_KERNELS", "fast", "reference") == "reference":
         return None, "switched off by FENCHEL_KERNELS=reference; unset FENCHEL_KERNELS to use it"
 
     def open_library(isa: str) -> ctypes.CDLL:
         return ctypes.CDLL(str(_FOLDER / f"fenchel_native_{isa}{_SUFFIX}"))
 
-    isa = os.environ.get("FENCHEL_ISA", "")
+    asked = _setting("FENCHEL_ISA", "baseline", "v3", "v4")
     try:
-        if not isa:
-            level = open_library("baseline").fenchel_x86_level()
-            isa = {3: "v3", 4: "v4"}.get(level, "baseline")
+        level = 0 if asked else open_library("baseline").fenchel_x86_level()
+        isa = asked or {3: "v3", 4: "v4"}.get(level, "baseline")
         return open_library(isa), f"loaded, {isa} instruction set"
     except OSError as error:
+        found = f"not found for FENCHEL_ISA={asked}" if asked else "not found"
+        remedy = "unset FENCHEL_ISA, or install" if asked else "install"
         return None, (
-            "not found, the slower references are used; install a C++17 compiler and CMake, then "
+            f"{found}, the slower references are used; {remedy} a C++17 compiler and CMake, then "
             f"reinstall fenchel ({error})"
         )
 
