@@ -55,21 +55,42 @@ def test_wrong_answers_are_not_usable(monkeypatch, capsys):
     assert "FENCHEL_KERNELS=reference" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "message"),
-    [
-        ("FENCHEL_KERNELS", "reference", "switched off by FENCHEL_KERNELS=reference"),
-        ("FENCHEL_LIBRARY_DIR", "/nowhere", "not found, the slower references are used"),
-    ],
-)
-def test_environment_is_reported(variable, value, message):
+NOWHERE = {"FENCHEL_LIBRARY_DIR": "/nowhere"}
+
+
+def run_doctor(**variables):
     inherited = {key: word for key, word in os.environ.items() if not key.startswith("FENCHEL_")}
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "fenchel", "doctor"],
         capture_output=True,
         text=True,
-        env={**inherited, variable: value},
+        env={**inherited, **variables},
     )
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"FENCHEL_KERNELS": "reference"}, "switched off by FENCHEL_KERNELS=reference"),
+        (NOWHERE, "not found, the slower references are used"),
+        ({**NOWHERE, "FENCHEL_ISA": "v3"}, "not found for FENCHEL_ISA=v3, the slower references"),
+    ],
+)
+def test_environment_is_reported(variables, message):
+    done = run_doctor(**variables)
     assert done.returncode == 0, done.stderr
     assert message in done.stdout
     assert "What to do:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        ("FENCHEL_KERNELS", "`FENCHEL_KERNELS` must be fast or reference, got 'mistyped'."),
+        ("FENCHEL_ISA", "`FENCHEL_ISA` must be baseline, v3 or v4, got 'mistyped'."),
+    ],
+)
+def test_a_mistyped_setting_is_an_error(variable, message):
+    done = run_doctor(**{variable: "mistyped"})
+    assert done.returncode != 0
+    assert message in done.stderr

@@ -44,6 +44,40 @@ def test_the_library_is_there() -> None:
     assert _native.LIBRARY is not None, _native.STATUS
 
 
+PROX = "scores: T*, lam: f64, rows: i64, d: i64, y: T*, threads: i32"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("no_such_function", PROX, "has no `no_such_function_f32`: it is older than the package"),
+        (
+            "fusedmax",
+            PROX.replace("lam", "gamma"),
+            r"instead of `fusedmax_f32\(.*, gamma: f64",
+        ),
+        ("fusedmax", PROX.replace("lam: f64", "lam: i64"), r"has `fusedmax_f32\(.*, lam: f64, "),
+        ("fusedmax", PROX.replace("d: i64, ", ""), "build it again with `pip install .`"),
+        (
+            "sparsemap_take",
+            "solutions: void*",
+            r"has `sparsemap_take\(.*, width: i64",
+        ),
+    ],
+)
+def test_a_function_of_another_signature_is_refused(
+    name: str, arguments: str, message: str
+) -> None:
+    with pytest.raises(ImportError, match=message):
+        _native.NativeFunction(name, arguments)
+
+
+def test_a_function_of_the_same_signature_is_called() -> None:
+    scores = torch.randn(3, 5)
+    y = _native.NativeFunction("fusedmax", PROX).rows(scores, 0.1)
+    assert y.equal(fusedmax.fusedmax(scores, 0.1))
+
+
 @pytest.mark.parametrize("d", LENGTHS)
 @pytest.mark.parametrize(("name", "value"), CASES)
 def test_forward(name: str, value: float, d: int) -> None:
@@ -198,7 +232,7 @@ def test_other_instruction_sets(isa: str) -> None:
     if "FENCHEL_ISA" in os.environ:
         return  # this is the inner run
     environment = {**os.environ, "FENCHEL_ISA": isa}
-    files = [__file__, str(Path(__file__).with_name("test_oracles.py"))]
+    files = [__file__, str(Path(__file__).with_name("test_inference.py"))]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *files]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._native import Routine
+from ._native import NativeFunction
 from ._operator import declare
 
 Inference = tuple[Tensor, Tensor, Tensor]
@@ -40,7 +40,11 @@ def declare_map(name: str, reference: Callable[..., Any]) -> Callable[..., Any]:
         none, and the values (B) in float64: −inf where there is no structure, and NaN, with codes
         −1, where a score is NaN or +inf.
     """
-    routine = Routine(f"{name}_map", "ppipiiiiipp")
+    function = NativeFunction(
+        f"{name}_map",
+        "scores: T*, extra_scores: T*, extra_step: i64, lengths: i64*, lengths_step: i64, "
+        "batch: i64, n: i64, m: i64, option: i64, codes: i32*, values: f64*, threads: i32",
+    )
 
     def fake(scores: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
         codes = scores.new_empty(scores.shape[:2], dtype=torch.int32)
@@ -51,8 +55,7 @@ def declare_map(name: str, reference: Callable[..., Any]) -> Callable[..., Any]:
     ) -> tuple[Tensor, Tensor]:
         batch = scores.shape[0]
         codes, values = fake(scores)
-        routine(
-            scores.dtype,
+        function(
             *(scores, extra_scores, step(extra_scores, batch)),
             *(lengths, 0 if lengths is None else lengths.shape[1], batch, *sizes(scores), option),
             *(codes, values),
@@ -222,8 +225,16 @@ def declare_inference(
         derivative of the marginals in a direction; and the reference. Values are float64; u is like
         the scores, v like the extra scores of each instance, (B, …), empty if there are none.
     """
-    routine = Routine(f"{name}_marginals", "ppipiiiippp")
-    product_routine = Routine(f"{name}_product", "ppipiiiipppp")
+    problem = (
+        "scores: T*, extra_scores: T*, extra_step: i64, lengths: i64*, "
+        "batch: i64, n: i64, m: i64, option: i64"
+    )
+    marginals_function = NativeFunction(
+        f"{name}_marginals", f"{problem}, values: f64*, u: T*, v: T*, threads: i32"
+    )
+    product_function = NativeFunction(
+        f"{name}_product", f"{problem}, of_u: T*, of_v: T*, u: T*, v: T*, threads: i32"
+    )
 
     def extras(scores: Tensor, extra_scores: Tensor | None) -> Tensor:
         shape = (0,) if extra_scores is None else (scores.shape[0], *extra_scores.shape[1:])
@@ -242,17 +253,17 @@ def declare_inference(
         scores: Tensor, extra_scores: Tensor | None, lengths: Tensor | None, option: int
     ) -> tuple:
         batch = scores.shape[0]
-        first = (scores.dtype, scores, extra_scores, step(extra_scores, batch))
-        return (*first, lengths, batch, *sizes(scores), option)
+        first = (scores, extra_scores, step(extra_scores, batch), lengths, batch)
+        return (*first, *sizes(scores), option)
 
     def native_value(*arguments: Any) -> Tensor:
         out = value(arguments[0])
-        routine(*words(*arguments), out, None, None)
+        marginals_function(*words(*arguments), out, None, None)
         return out
 
     def native_marginals(*arguments: Any) -> Inference:
         values, u, v = all_three(*arguments)
-        routine(*words(*arguments), values, u, v if v.numel() else None)
+        marginals_function(*words(*arguments), values, u, v if v.numel() else None)
         return values, u, v
 
     def native_product(
@@ -265,7 +276,7 @@ def declare_inference(
     ) -> tuple[Tensor, Tensor]:
         u, v = both(scores, extra_scores)
         arguments = words(scores, extra_scores, lengths, option)
-        product_routine(*arguments, of_u, of_v, u, v if v.numel() else None)
+        product_function(*arguments, of_u, of_v, u, v if v.numel() else None)
         return u, v
 
     reference = Reference(log_partition, marginals)

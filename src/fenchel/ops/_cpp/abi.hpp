@@ -4,7 +4,17 @@
 #include <cstdint>
 #include <exception>
 
+#include "signature.hpp"
+
 #define FENCHEL_API extern "C" __attribute__((visibility("default")))
+
+// Exports the signature of fenchel_NAME: types are the function's own, names are given in its order.
+#define FENCHEL_SIGNATURE(name, names)                                                      \
+  FENCHEL_API const char* fenchel_##name##_signature() {                                    \
+    static_assert(fenchel::arity(&fenchel_##name) == fenchel::count_names(names));          \
+    static const std::string text = fenchel::signature(&fenchel_##name, names);             \
+    return text.c_str();                                                                    \
+  }
 
 #define FENCHEL_INLINE inline __attribute__((always_inline))
 #define FENCHEL_LAMBDA __attribute__((always_inline))

@@ -61,21 +61,33 @@ int infer_product(const Instances<T>& all, Make make, const T* of_u, const T* of
 
 }  // namespace fenchel
 
-#define FENCHEL_INFERENCE_OF(name, suffix, T, work, ...)                                                        \
-  FENCHEL_API int fenchel_##name##_marginals_##suffix(const T* scores, const T* extra_scores, int64_t step,                 \
-                                            const int64_t* lengths, int64_t batch, int64_t n, int64_t m,        \
-                                            int64_t option, double* values, T* u, T* v, int threads) {          \
-    (void)m, (void)option;                                                                                      \
-    return fenchel::infer_marginals<T>({scores, extra_scores, step, lengths, batch, work, threads},               \
-                                       [&] { return __VA_ARGS__; }, values, u, v);                              \
-  }                                                                                                             \
-  FENCHEL_API int fenchel_##name##_product_##suffix(                                                            \
-      const T* scores, const T* extra_scores, int64_t step, const int64_t* lengths, int64_t batch, int64_t n,     \
-      int64_t m, int64_t option, const T* of_u, const T* of_v, T* u, T* v, int threads) {                       \
-    (void)m, (void)option;                                                                                      \
-    return fenchel::infer_product<T>({scores, extra_scores, step, lengths, batch, work, threads},                 \
-                                     [&] { return __VA_ARGS__; }, of_u, of_v, u, v);                            \
-  }
+// The signatures of the entry points of a structure's inference.
+#define FENCHEL_INFERENCE_SIGNATURES(name, suffix)                                                  \
+  FENCHEL_SIGNATURE(name##_marginals_##suffix,                                                      \
+                    "scores, extra_scores, extra_step, lengths, batch, n, m, option, values, u, v, " \
+                    "threads")                                                                      \
+  FENCHEL_SIGNATURE(name##_product_##suffix,                                                        \
+                    "scores, extra_scores, extra_step, lengths, batch, n, m, option, of_u, of_v, u, " \
+                    "v, threads")
+
+#define FENCHEL_INFERENCE_OF(name, suffix, T, work, ...)                                            \
+  FENCHEL_API int fenchel_##name##_marginals_##suffix(                                              \
+      const T* scores, const T* extra_scores, int64_t extra_step, const int64_t* lengths,           \
+      int64_t batch, int64_t n, int64_t m, int64_t option, double* values, T* u, T* v,              \
+      int threads) {                                                                                \
+    (void)m, (void)option;                                                                          \
+    return fenchel::infer_marginals<T>({scores, extra_scores, extra_step, lengths, batch, work, threads}, \
+                                       [&] { return __VA_ARGS__; }, values, u, v);                  \
+  }                                                                                                 \
+  FENCHEL_API int fenchel_##name##_product_##suffix(                                                \
+      const T* scores, const T* extra_scores, int64_t extra_step, const int64_t* lengths,           \
+      int64_t batch, int64_t n, int64_t m, int64_t option, const T* of_u, const T* of_v, T* u,      \
+      T* v, int threads) {                                                                          \
+    (void)m, (void)option;                                                                          \
+    return fenchel::infer_product<T>({scores, extra_scores, extra_step, lengths, batch, work, threads}, \
+                                     [&] { return __VA_ARGS__; }, of_u, of_v, u, v);                \
+  }                                                                                                 \
+  FENCHEL_INFERENCE_SIGNATURES(name, suffix)
 
 // The entry points of a structure's inference; arguments as for FENCHEL_MAP, the last building a model.
 #define FENCHEL_INFERENCE(name, work, ...)                  \

@@ -135,7 +135,7 @@ class Grid {
 // number; where scores are far, exact ones find the structure again.
 template <class T, class Make>
 int map_batch(Make make, const T* scores, const T* extra_scores, int64_t extra_step, const int64_t* lengths,
-              int64_t sizes, int64_t batch, int64_t work, int32_t* codes, double* values, int threads) {
+              int64_t lengths_step, int64_t batch, int64_t work, int32_t* codes, double* values, int threads) {
   return parallel_rows(batch, work, threads, [&](int64_t first, int64_t last) {
     auto oracle = make(double());
     std::unique_ptr<decltype(make(Exact()))> exact;
@@ -144,7 +144,7 @@ int map_batch(Make make, const T* scores, const T* extra_scores, int64_t extra_s
     compact.resize(padded<double>(size));
     extra.resize(padded<double>(oracle.extras()));
     for (int64_t row = first; row < last; ++row) {
-      oracle.resize(lengths ? lengths + row * sizes : nullptr);
+      oracle.resize(lengths ? lengths + row * lengths_step : nullptr);
       oracle.gather(scores + row * size, compact.data());
       const int n = oracle.extras();
       for (int i = 0; i < n; ++i) extra[i] = static_cast<double>(extra_scores[row * extra_step + i]);
@@ -159,7 +159,7 @@ int map_batch(Make make, const T* scores, const T* extra_scores, int64_t extra_s
       if (!is_far(std::fmax(highest(compact.data(), parts), highest(extra.data(), n)), values[row])) continue;
       if (!exact) exact = std::make_unique<decltype(make(Exact()))>(make(Exact()));
       const std::vector<Exact> all(compact.data(), compact.data() + parts), more(extra.data(), extra.data() + n);
-      exact->resize(lengths ? lengths + row * sizes : nullptr);
+      exact->resize(lengths ? lengths + row * lengths_step : nullptr);
       values[row] = exact->argmax(all.data(), n ? more.data() : nullptr, code);
     }
   });
@@ -168,19 +168,22 @@ int map_batch(Make make, const T* scores, const T* extra_scores, int64_t extra_s
 }  // namespace fenchel
 
 // The entry points of a structure's MAP operator.
-#define FENCHEL_MAP_OF(name, suffix, T, work, ...)                                                       \
-  FENCHEL_API int fenchel_##name##_map_##suffix(const T* scores, const T* extra_scores, int64_t extra_step,    \
-                                            const int64_t* lengths, int64_t sizes, int64_t batch,        \
-                                            int64_t n, int64_t m, int64_t option, int32_t* codes,        \
-                                            double* values, int threads) {                               \
-    (void)m, (void)option;                                                                               \
-    const auto make = [&](auto number) {                                                                 \
-      using Num = decltype(number);                                                                      \
-      return __VA_ARGS__;                                                                                \
-    };                                                                                                   \
-    return fenchel::map_batch<T>(make, scores, extra_scores, extra_step, lengths, sizes, batch, work,      \
-                                 codes, values, threads);                                                \
-  }
+#define FENCHEL_MAP_OF(name, suffix, T, work, ...)                                                  \
+  FENCHEL_API int fenchel_##name##_map_##suffix(                                                    \
+      const T* scores, const T* extra_scores, int64_t extra_step, const int64_t* lengths,           \
+      int64_t lengths_step, int64_t batch, int64_t n, int64_t m, int64_t option, int32_t* codes,    \
+      double* values, int threads) {                                                                \
+    (void)m, (void)option;                                                                          \
+    const auto make = [&](auto number) {                                                            \
+      using Num = decltype(number);                                                                 \
+      return __VA_ARGS__;                                                                           \
+    };                                                                                              \
+    return fenchel::map_batch<T>(make, scores, extra_scores, extra_step, lengths, lengths_step,     \
+                                 batch, work, codes, values, threads);                              \
+  }                                                                                                 \
+  FENCHEL_SIGNATURE(name##_map_##suffix,                                                            \
+                    "scores, extra_scores, extra_step, lengths, lengths_step, batch, n, m, option, " \
+                    "codes, values, threads")
 
 // work: about how many entries a plain operator would touch in the same time; the last argument builds
 // the oracle of a thread, over numbers Num, from n, m and option.

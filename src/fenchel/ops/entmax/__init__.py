@@ -17,17 +17,39 @@ import torch
 from torch import Tensor
 
 from .. import _decomposition
-from .._native import Kernel
+from .._native import NativeFunction
 from .._operator import declare, declare_inplace_with, declare_with, like, widest
 from .._triton import kernel
 from . import reference
 
-_kernel = Kernel("entmax", parameters=("rows",), results=2)
-_state_kernel = Kernel("entmax_state", parameters=("rows",), results=2)
-_loss_kernel = Kernel("entmax_loss", inputs=2, parameters=("integer", "rows"), results=2)
-_parameter_kernel = Kernel("entmax_parameter_vjp", inputs=2, parameters=("rows",))
-_gradient_kernel = Kernel("entmax_gradient", inputs=4, parameters=("rows",))
-_NONE = torch.empty(0, dtype=torch.int64)  # its address is null
+_kernel = NativeFunction(
+    "entmax",
+    "scores: T*, alpha: f64*, alpha_step: i64, rows: i64, d: i64, y: T*, maxima: f64*, "
+    "threads: i32",
+)
+_state_kernel = NativeFunction(
+    "entmax_state",
+    "scores: T*, alpha: f64*, alpha_step: i64, rows: i64, d: i64, maxima: f64*, state: f64*, "
+    "threads: i32",
+)
+_gradient_kernel = NativeFunction(
+    "entmax_gradient",
+    "scores: T*, state: f64*, target: i64*, weights: T*, alpha: f64*, alpha_step: i64, rows: i64, "
+    "d: i64, out: T*, threads: i32",
+)
+_jvp_kernel = NativeFunction(
+    "entmax_jvp",
+    "y: T*, v: T*, alpha: f64*, alpha_step: i64, rows: i64, d: i64, out: T*, threads: i32",
+)
+_loss_kernel = NativeFunction(
+    "entmax_loss",
+    "scores: T*, target: i64*, ignore_index: i64, alpha: f64*, alpha_step: i64, rows: i64, d: i64, "
+    "losses: T*, state: f64*, threads: i32",
+)
+_parameter_kernel = NativeFunction(
+    "entmax_parameter_vjp",
+    "y: T*, v: T*, alpha: f64*, alpha_step: i64, rows: i64, d: i64, out: T*, threads: i32",
+)
 STATE_WIDTH = 4
 
 
@@ -68,13 +90,13 @@ def _entmax_state(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor
 def _entmax_gradient(
     scores: Tensor, state: Tensor, target: Tensor | None, weights: Tensor, alpha: float | Tensor
 ) -> Tensor:
-    return _gradient_kernel(scores, state, _NONE if target is None else target, weights, alpha)
+    return _gradient_kernel.rows(scores, state, target, weights, alpha)
 
 
 def _entmax_gradient_(
     scores: Tensor, state: Tensor, target: Tensor | None, weights: Tensor, alpha: float | Tensor
 ) -> None:
-    target = _NONE if target is None else target.contiguous()
+    target = None if target is None else target.contiguous()
     _gradient_kernel.write((scores, state, target, weights.contiguous(), alpha), scores)
 
 
@@ -126,7 +148,7 @@ entmax_jvp = declare_with(
     "alpha",
     "entmax_jvp(Tensor y, Tensor v",
     reference=reference.entmax_jvp,
-    native=Kernel("entmax_jvp", inputs=2, parameters=("rows",)),
+    native=_jvp_kernel.rows,
     triton=kernel("entmax", "entmax_jvp"),
 )
 entmax_state = declare_with(

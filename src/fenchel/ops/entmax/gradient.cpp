@@ -42,6 +42,8 @@ int gradient(const T* scores, const State* states, const int64_t* target, const 
     auto states = reinterpret_cast<const fenchel::State*>(state);                                  \
     return fenchel::gradient(scores, states, target, weights, alphas, alpha_step, rows, d, out,     \
                              threads);                                                             \
-  }
+  }                                                                                                \
+  FENCHEL_SIGNATURE(entmax_gradient_##suffix,                                                      \
+                    "scores, state, target, weights, alpha, alpha_step, rows, d, out, threads")
 FENCHEL_GRADIENT(f32, float)
 FENCHEL_GRADIENT(f64, double)

@@ -45,6 +45,7 @@ void subtract_scores(const T* scores, const int64_t* target, int64_t ignore_inde
       fenchel::subtract_scores(scores, target, ignore_index, rows, d, maxima, losses,                        \
                                reinterpret_cast<fenchel::State*>(state));                                    \
     return status;                                                                                           \
-  }
+  }                                                            \
+  FENCHEL_SIGNATURE(entmax_loss_##suffix, "scores, target, ignore_index, alpha, alpha_step, rows, d, losses, state, threads")
 FENCHEL_LOSS(f32, float)
 FENCHEL_LOSS(f64, double)

@@ -253,6 +253,7 @@ int jvp(const T* y, const T* v, const double* alphas, int64_t alpha_step, int64_
                                           double* maxima, int threads) {                           \
     return fenchel::entmax<T>(scores, alphas, alpha_step, rows, d, {y, maxima, nullptr}, threads); \
   }                                                                                                \
+  FENCHEL_SIGNATURE(entmax_##suffix, "scores, alpha, alpha_step, rows, d, y, maxima, threads")     \
   FENCHEL_API int fenchel_entmax_state_##suffix(const T* scores, const double* alphas,             \
                                                 int64_t alpha_step, int64_t rows, int64_t d,       \
                                                 double* maxima, double* state, int threads) {      \
@@ -260,10 +261,13 @@ int jvp(const T* y, const T* v, const double* alphas, int64_t alpha_step, int64_
     return fenchel::entmax<T>(scores, alphas, alpha_step, rows, d, {nullptr, maxima, states},      \
                               threads);                                                            \
   }                                                                                                \
+  FENCHEL_SIGNATURE(entmax_state_##suffix,                                                         \
+                    "scores, alpha, alpha_step, rows, d, maxima, state, threads")                  \
   FENCHEL_API int fenchel_entmax_jvp_##suffix(const T* y, const T* v, const double* alphas,        \
                                               int64_t alpha_step, int64_t rows, int64_t d, T* out, \
                                               int threads) {                                       \
     return fenchel::jvp(y, v, alphas, alpha_step, rows, d, out, threads);                          \
-  }
+  }                                                                                                \
+  FENCHEL_SIGNATURE(entmax_jvp_##suffix, "y, v, alpha, alpha_step, rows, d, out, threads")
 FENCHEL_ENTMAX(f32, float)
 FENCHEL_ENTMAX(f64, double)

@@ -61,6 +61,7 @@ int parameter_vjp(const T* y, const T* v, const double* alphas, int64_t alpha_st
                                                         int64_t alpha_step, int64_t rows, int64_t d, T* out, \
                                                         int threads) {                                      \
     return fenchel::parameter_vjp(y, v, alphas, alpha_step, rows, d, out, threads);                         \
-  }
+  }                                                            \
+  FENCHEL_SIGNATURE(entmax_parameter_vjp_##suffix, "y, v, alpha, alpha_step, rows, d, out, threads")
 FENCHEL_PARAMETER(f32, float)
 FENCHEL_PARAMETER(f64, double)

@@ -3,18 +3,21 @@
 from torch import Tensor
 
 from .. import _decomposition
-from .._native import Kernel
+from .._native import NativeFunction
 from .._operator import declare
 from .._triton import kernel
 from . import reference
 
-_kernel = Kernel("ksubset", parameters=("rows", "number"))
+_function = NativeFunction(
+    "ksubset",
+    "scores: T*, k: f64*, k_step: i64, alpha: f64, rows: i64, d: i64, y: T*, threads: i32",
+)
 
 
 def _native(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
     if alpha > 2:
         return reference.in_float64(scores, k, alpha)
-    return _kernel(scores, k, alpha)
+    return _function.rows(scores, k, alpha)
 
 
 _kernels = {

@@ -99,11 +99,12 @@ int ksubset(const T* scores, const double* ks, int64_t k_step, double alpha, int
 }  // namespace
 }  // namespace fenchel
 
-FENCHEL_API int fenchel_ksubset_f32(const float* scores, const double* k, int64_t k_step,
-                                    double alpha, int64_t rows, int64_t d, float* y, int threads) {
-  return fenchel::ksubset(scores, k, k_step, alpha, rows, d, y, threads);
-}
-FENCHEL_API int fenchel_ksubset_f64(const double* scores, const double* k, int64_t k_step,
-                                    double alpha, int64_t rows, int64_t d, double* y, int threads) {
-  return fenchel::ksubset(scores, k, k_step, alpha, rows, d, y, threads);
-}
+#define FENCHEL_KSUBSET(suffix, T)                                                                 \
+  FENCHEL_API int fenchel_ksubset_##suffix(const T* scores, const double* k, int64_t k_step,       \
+                                           double alpha, int64_t rows, int64_t d, T* y,            \
+                                           int threads) {                                          \
+    return fenchel::ksubset(scores, k, k_step, alpha, rows, d, y, threads);                        \
+  }                                                                                                \
+  FENCHEL_SIGNATURE(ksubset_##suffix, "scores, k, k_step, alpha, rows, d, y, threads")
+FENCHEL_KSUBSET(f32, float)
+FENCHEL_KSUBSET(f64, double)

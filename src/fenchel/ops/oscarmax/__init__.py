@@ -1,20 +1,23 @@
 """oscarmax: isotonic regression of the sorted scores, then the projection onto the simplex."""
 
-from .._native import Kernel
+from .._native import NativeFunction
 from .._operator import declare
 from .._triton import kernel
 from . import reference
 
+_solve = NativeFunction("oscarmax", "scores: T*, lam: f64, rows: i64, d: i64, y: T*, threads: i32")
+_jvp = NativeFunction("oscarmax_jvp", "y: T*, v: T*, rows: i64, d: i64, out: T*, threads: i32")
+
 oscarmax = declare(
     "oscarmax(Tensor scores, float lam) -> Tensor",
     reference=reference.oscarmax,
-    native=Kernel("oscarmax", parameters=("number",)),
+    native=_solve.rows,
     triton=kernel("oscarmax", "oscarmax"),
     in_onnx=False,
 )
 oscarmax_jvp = declare(
     "oscarmax_jvp(Tensor y, Tensor v) -> Tensor",
     reference=reference.oscarmax_jvp,
-    native=Kernel("oscarmax_jvp", inputs=2),
+    native=_jvp.rows,
     triton=kernel("oscarmax", "oscarmax_jvp"),
 )

@@ -1,16 +1,19 @@
 """Mappings regularized by a norm (normmax) or half its square (pnormmax), and their Jacobians."""
 
 from .. import _decomposition
-from .._native import Kernel
+from .._native import NativeFunction
 from .._operator import declare, declare_with
 from .._triton import kernel
 from . import reference
+
+_SOLVE = "scores: T*, p: f64*, p_step: i64, rows: i64, d: i64, y: T*, threads: i32"
+_JVP = "y: T*, v: T*, p: f64*, p_step: i64, rows: i64, d: i64, out: T*, threads: i32"
 
 normmax = declare_with(
     "alpha",
     "normmax(Tensor scores",
     reference=reference.normmax,
-    native=Kernel("normmax", parameters=("rows",)),
+    native=NativeFunction("normmax", _SOLVE).rows,
     triton=kernel("pnormmax", "normmax"),
     decomposition=_decomposition.normmax,
 )
@@ -18,19 +21,19 @@ normmax_jvp = declare_with(
     "alpha",
     "normmax_jvp(Tensor y, Tensor v",
     reference=reference.normmax_jvp,
-    native=Kernel("normmax_jvp", inputs=2, parameters=("rows",)),
+    native=NativeFunction("normmax_jvp", _JVP).rows,
     triton=kernel("pnormmax", "normmax_jvp"),
 )
 pnormmax = declare(
     "pnormmax(Tensor scores, float p) -> Tensor",
     reference=reference.pnormmax,
-    native=Kernel("pnormmax", parameters=("rows",)),
+    native=NativeFunction("pnormmax", _SOLVE).rows,
     triton=kernel("pnormmax", "pnormmax"),
     decomposition=_decomposition.pnormmax,
 )
 pnormmax_jvp = declare(
     "pnormmax_jvp(Tensor y, Tensor v, float p) -> Tensor",
     reference=reference.pnormmax_jvp,
-    native=Kernel("pnormmax_jvp", inputs=2, parameters=("rows",)),
+    native=NativeFunction("pnormmax_jvp", _JVP).rows,
     triton=kernel("pnormmax", "pnormmax_jvp"),
 )

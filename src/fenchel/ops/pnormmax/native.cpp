@@ -126,11 +126,13 @@ int jvp(const T* ys, const T* vs, const double* ps, int64_t p_step, bool squared
                                             int64_t rows, int64_t d, T* y, int threads) {          \
     return fenchel::solve(scores, p, p_step, squared, rows, d, y, threads);                        \
   }                                                                                                \
+  FENCHEL_SIGNATURE(name##_##suffix, "scores, p, p_step, rows, d, y, threads")                     \
   FENCHEL_API int fenchel_##name##_jvp_##suffix(const T* y, const T* v, const double* p,           \
                                                 int64_t p_step, int64_t rows, int64_t d, T* out,   \
                                                 int threads) {                                     \
     return fenchel::jvp(y, v, p, p_step, squared, rows, d, out, threads);                          \
-  }
+  }                                                                                                \
+  FENCHEL_SIGNATURE(name##_jvp_##suffix, "y, v, p, p_step, rows, d, out, threads")
 FENCHEL_NORM(normmax, false, f32, float)
 FENCHEL_NORM(normmax, false, f64, double)
 FENCHEL_NORM(pnormmax, true, f32, float)

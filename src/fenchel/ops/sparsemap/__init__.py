@@ -7,7 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from .._native import Function
+from .._native import NativeFunction
 from .._structure import step
 from . import reference
 from .solution import Limits, Outcome, Support
@@ -15,30 +15,26 @@ from .solution import Limits, Outcome, Support
 METHODS = ("active_set", "frank_wolfe", "away", "pairwise")
 ORACLES = ("sequence", "tree", "projective_tree", "matching", "budget", "choice")
 """Those of the library that SparseMAP is compiled with."""
-_POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
-_SOLVE = {name: Function(f"sparsemap_{name}", "piiipp") for name in ORACLES}
-_TAKE = Function("sparsemap_take", "pippppp")
-_JACOBIAN = Function("sparsemap_jacobian", "piipiippiippppppi")
-
-
-class _Batch(ctypes.Structure):
-    """`Batch` of batch.hpp."""
-
-    _fields_ = (
-        *((name, _POINTER) for name in ("scores", "extra_scores")),
-        ("extra_step", _INTEGER),
-        ("lengths", _POINTER),
-        *((name, _INTEGER) for name in ("lengths_step", "count")),
-        *((name, _POINTER) for name in ("start_codes", "start_weights")),
-        *((name, _INTEGER) for name in ("start_width", "method", "regularize", "max_iter")),
-        ("tol", ctypes.c_double),
-        *((name, _POINTER) for name in ("marginals", "gaps", "iterations", "sizes", "converged")),
-        ("threads", _INTEGER),
-    )
-
-
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
+_ARGUMENTS = (
+    "scores: f64*, extra_scores: f64*, extra_step: i64, lengths: i64*, lengths_step: i64, "
+    "count: i64, n: i64, m: i64, option: i64, start_codes: i32*, start_weights: f64*, "
+    "start_width: i64, method: i64, regularize: i64, max_iter: i64, tol: f64, marginals: f64*, "
+    "gaps: f64*, iterations: i64*, sizes: i64*, converged: bool*, solutions: void**, shape: i64*, "
+    "threads: i32"
+)
+_SOLVE = {name: NativeFunction(f"sparsemap_{name}", _ARGUMENTS) for name in ORACLES}
+_TAKE = NativeFunction(
+    "sparsemap_take",
+    "solutions: void*, width: i64, codes: i32*, parts: i32*, extras: i32*, weights: f64*, "
+    "factor: f64*",
+)
+_JACOBIAN = NativeFunction(
+    "sparsemap_jacobian",
+    "part_indices: i32*, positions: i64, parts: i64, extra_indices: i32*, extras_each: i64, "
+    "extras: i64, factor: f64*, sizes: i64*, count: i64, width: i64, in_parts: f64*, "
+    "in_extras: f64*, in_weights: f64*, out_parts: f64*, out_extras: f64*, out_weights: f64*, "
+    "threads: i32",
+)
 
 
 def solve(
@@ -72,21 +68,19 @@ def solve(
     gaps = scores.new_empty(count)
     iterations, supports = torch.empty((2, count), dtype=torch.int64).unbind()
     converged = torch.empty(count, dtype=torch.bool)
-    batch = _Batch(
-        *(scores.data_ptr(), _address(extra_scores), step(extra_scores, count)),
-        *(_address(lengths), 0 if lengths is None else lengths.shape[1], count),
-        *((None, None, 0) if start is None else (*map(_address, start), start[0].shape[1])),
+    solutions, shape = ctypes.c_void_p(), (ctypes.c_int64 * 4)()
+    _SOLVE[oracle](
+        *(scores, extra_scores, step(extra_scores, count)),
+        *(lengths, 0 if lengths is None else lengths.shape[1], count, *sizes),
+        *((None, None, 0) if start is None else (*start, start[0].shape[1])),
         *(METHODS.index(method), regularize, limits.max_iter, limits.tol),
-        *map(_address, (marginals, gaps, iterations, supports, converged)),
-        torch.get_num_threads(),
+        *(marginals, gaps, iterations, supports, converged, ctypes.byref(solutions), shape),
     )
-    handle, shape = _POINTER(), (_INTEGER * 4)()
-    _SOLVE[oracle](ctypes.byref(batch), *sizes, ctypes.byref(handle), shape)
     width, positions, others, missed = shape
     codes = torch.empty((count, width, positions), dtype=torch.int32)
     parts, extras = torch.empty_like(codes), codes.new_empty((count, width, others))
     weights, factor = scores.new_empty(count, width), scores.new_empty(count, width, width)
-    _TAKE(handle, width, codes, parts, extras, weights, factor)
+    _TAKE(solutions, width, codes, parts, extras, weights, factor)
     support = Support(codes, parts, extras, factor, supports)
     return marginals, weights, support, Outcome(gaps, iterations, converged, missed)
 
@@ -120,6 +114,5 @@ def jacobian(
         *(support.parts, support.parts.shape[2], widths[0]),
         *(support.extras, support.extras.shape[2], widths[1]),
         *(support.factor, support.sizes, count, width, parts, extras, weights, *out),
-        torch.get_num_threads(),
     )
     return out[0], out[1], out[2]

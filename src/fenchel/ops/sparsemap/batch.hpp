@@ -9,7 +9,7 @@
 
 namespace fenchel {
 
-// As the C ABI passes it. Extra scores and starts may be null.
+// The problems and where their solutions go. Extra scores and starts may be null.
 struct Batch {
   const double *scores, *extra_scores;
   int64_t extra_step;                        // 0 where instances share the extra scores
@@ -22,7 +22,7 @@ struct Batch {
   double *marginals, *gaps;                  // (count, parts), (count)
   int64_t *iterations, *sizes;               // (count)
   bool* converged;                           // (count)
-  int64_t threads;
+  int threads;
 };
 
 // What remains of an instance: its structures as codes, parts and extra parts, their weights
@@ -155,7 +155,7 @@ class BatchSolver {
 template <class Make>
 int solve_batch(const Batch& batch, Make make, Solutions** out, int64_t* shape) {
   int status = kOk;
-  const int threads = static_cast<int>(std::max<int64_t>(1, std::min(batch.threads, batch.count)));
+  const int threads = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(batch.threads, batch.count)));
   try {
     auto solutions = std::make_unique<Solutions>();
     solutions->all.resize(static_cast<size_t>(batch.count));

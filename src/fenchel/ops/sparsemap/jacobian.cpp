@@ -67,12 +67,11 @@ FENCHEL_API int fenchel_sparsemap_jacobian(
     const int32_t* part_indices, int64_t positions, int64_t parts, const int32_t* extra_indices,
     int64_t extras_each, int64_t extras, const double* factor, const int64_t* sizes, int64_t count,
     int64_t width, const double* in_parts, const double* in_extras, const double* in_weights,
-    double* out_parts, double* out_extras, double* out_weights, int64_t threads) {
+    double* out_parts, double* out_extras, double* out_weights, int threads) {
   using namespace fenchel;
   const Space u{part_indices, positions, parts, in_parts, out_parts};
   const Space v{extra_indices, extras_each, extras, in_extras, out_extras};
-  return parallel_rows(count, width * (positions + width),
-                       static_cast<int>(threads), [&](int64_t first, int64_t last) {
+  return parallel_rows(count, width * (positions + width), threads, [&](int64_t first, int64_t last) {
     std::vector<double> x(width), ones(width);
     for (int64_t row = first; row < last; ++row) {
       const int64_t size = sizes[row];
@@ -87,3 +86,7 @@ FENCHEL_API int fenchel_sparsemap_jacobian(
     }
   });
 }
+FENCHEL_SIGNATURE(sparsemap_jacobian,
+                  "part_indices, positions, parts, extra_indices, extras_each, extras, factor, sizes, "
+                  "count, width, in_parts, in_extras, in_weights, out_parts, out_extras, out_weights, "
+                  "threads")

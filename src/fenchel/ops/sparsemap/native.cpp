@@ -11,16 +11,29 @@
 // structures have, and how many instances did not converge. The oracle of a thread is built
 // from n, m and option, as for the structure's MAP operator.
 #define FENCHEL_SPARSEMAP(name, ...)                                                               \
-  FENCHEL_API int fenchel_sparsemap_##name(const fenchel::Batch* batch, int64_t n, int64_t m,      \
-                                           int64_t option, fenchel::Solutions** out,               \
-                                           int64_t* shape) {                                       \
+  FENCHEL_API int fenchel_sparsemap_##name(                                                        \
+      const double* scores, const double* extra_scores, int64_t extra_step,                        \
+      const int64_t* lengths, int64_t lengths_step, int64_t count, int64_t n, int64_t m,           \
+      int64_t option, const int32_t* start_codes, const double* start_weights,                     \
+      int64_t start_width, int64_t method, int64_t regularize, int64_t max_iter, double tol,       \
+      double* marginals, double* gaps, int64_t* iterations, int64_t* sizes, bool* converged,       \
+      fenchel::Solutions** solutions, int64_t* shape, int threads) {                               \
     (void)m, (void)option;                                                                         \
     const auto make = [&](auto number) {                                                           \
       using Num = decltype(number);                                                                \
       return __VA_ARGS__;                                                                          \
     };                                                                                             \
-    return fenchel::solve_batch(*batch, make, out, shape);                                         \
-  }
+    const fenchel::Batch batch{scores,        extra_scores, extra_step, lengths,    lengths_step,  \
+                               count,         start_codes,  start_weights, start_width, method,    \
+                               regularize,    max_iter,     tol,        marginals,  gaps,          \
+                               iterations,    sizes,        converged,  threads};                  \
+    return fenchel::solve_batch(batch, make, solutions, shape);                                    \
+  }                                                                                                \
+  FENCHEL_SIGNATURE(                                                                               \
+      sparsemap_##name,                                                                            \
+      "scores, extra_scores, extra_step, lengths, lengths_step, count, n, m, option, "             \
+      "start_codes, start_weights, start_width, method, regularize, max_iter, tol, marginals, "    \
+      "gaps, iterations, sizes, converged, solutions, shape, threads")
 
 FENCHEL_SPARSEMAP(sequence,
                   fenchel::SequenceMap<Num>(static_cast<int>(n), static_cast<int>(m), fenchel::Ends(option)))
@@ -57,3 +70,4 @@ FENCHEL_API int fenchel_sparsemap_take(fenchel::Solutions* solutions, int64_t wi
   delete solutions;
   return fenchel::kOk;
 }
+FENCHEL_SIGNATURE(sparsemap_take, "solutions, width, codes, parts, extras, weights, factor")

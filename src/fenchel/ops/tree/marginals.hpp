@@ -225,7 +225,7 @@ class Forest {
 };
 
 template <class T>
-int infer(const Sentences<T>& all, int threads) {
+int infer_trees(const Sentences<T>& all, int threads) {
   std::vector<int64_t> rows(all.batch), starts;
   std::iota(rows.begin(), rows.end(), int64_t(0));
   auto length = [&](int64_t row) { return all.lengths ? all.lengths[row] : all.n; };
