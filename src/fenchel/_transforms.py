@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -74,6 +75,11 @@ def cache_signature(function: F) -> F:
     `setup_context`, and computing it takes longer than a small solve."""
     function.forward.__signature__ = inspect.signature(function.forward)  # type: ignore[attr-defined]
     return function
+
+
+def eager_apply(function: type[Function]) -> Callable[..., Any]:
+    """`function.apply` for eager calls: without what it does for torch.func transforms."""
+    return super(Function, function).apply  # type: ignore[misc]
 
 
 def eager(function: F) -> F:

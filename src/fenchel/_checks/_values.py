@@ -115,9 +115,12 @@ def real(
         dense_floats(name, value)
         if not _values_can_be_read(value):
             return
-        bad = ~((value >= least) & (value > above) & (value <= most) & value.isfinite())
-        if not bad.any():
+        if not value.numel():
             return
+        low, high = (bound.item() for bound in value.detach().aminmax())
+        if least <= low and above < low and high <= most and high < math.inf:
+            return
+        bad = ~((value >= least) & (value > above) & (value <= most) & value.isfinite())
         value = value[bad].flatten()[0].item()
     elif isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`{name}` must be a number or a torch.Tensor, got {kind(value)}.")

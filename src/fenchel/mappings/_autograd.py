@@ -16,6 +16,8 @@ from .._checks import HALF
 from .._transforms import (
     break_graph_if_differentiated,
     cache_signature,
+    eager_apply,
+    is_eager,
     is_recorded,
     is_transformed,
 )
@@ -103,7 +105,7 @@ class ForwardArgmax(Argmax):
 
 
 class EagerArgmax(Argmax):
-    """The same where neither torch.compile nor a transform looks: the cheapest to call."""
+    """The same for eager calls, without transforms: the cheapest to call."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -118,6 +120,41 @@ class EagerArgmax(Argmax):
     vmap = Function.vmap  # type: ignore[assignment]
 
 
+class DirectArgmax(EagerArgmax):
+    """The same for rows and a parameter as they are, which the mapping holds."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping
+    ) -> Tensor:
+        y = _eager_solve(scores, mapping)
+        ctx.mapping = mapping
+        ctx.save_for_backward(y, parameter)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        y, parameter = ctx.saved_tensors
+        mapping = ctx.mapping
+        if (
+            torch.is_grad_enabled()
+            or not isinstance(mapping, HasKernels)
+            or y.dtype != grad.dtype
+            or not is_eager(grad)
+        ):
+            return Argmax.backward(ctx, grad)
+        grad_parameter = None
+        if ctx.needs_input_grad[1]:
+            slope = mapping.parameter_vjp(y, grad)  # type: ignore[attr-defined]
+            grad_parameter = slope.sum_to_size(parameter.shape).to(parameter.dtype)
+        if not ctx.needs_input_grad[0]:
+            return None, grad_parameter, None
+        return mapping.kernel_jvp(y, grad), grad_parameter, None
+
+
+_direct_argmax = eager_apply(DirectArgmax)
+
+
 def eager_solution(scores: Tensor, mapping: AbstractMapping) -> Tensor:
     """ŷ(scores) in an eager call, for rows and a parameter as they are."""
     if isinstance(mapping, HasClosure) and mapping.is_learned(scores):
@@ -129,8 +166,14 @@ def eager_solution(scores: Tensor, mapping: AbstractMapping) -> Tensor:
     if torch.is_grad_enabled() and (
         scores.requires_grad or (parameter is not None and parameter.requires_grad)
     ):
-        return EagerArgmax.apply(scores, parameter, mapping)
-    return mapping.solve(scores)
+        return _direct_argmax(scores, parameter, mapping)
+    return _eager_solve(scores, mapping)
+
+
+def _eager_solve(scores: Tensor, mapping: AbstractMapping) -> Tensor:
+    return (
+        mapping.kernel_solve(scores) if isinstance(mapping, HasKernels) else mapping.solve(scores)
+    )
 
 
 def solution(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping) -> Tensor:
@@ -313,6 +356,9 @@ class ClassLoss(Function):
         return gradient.scatter_add(-1, classes, -weights), None, None, None, None
 
 
+_class_loss = eager_apply(ClassLoss)
+
+
 def class_loss(
     scores: Tensor,
     target: Tensor,
@@ -321,7 +367,7 @@ def class_loss(
     ignore_index: int | None,
 ) -> Tensor:
     """The mean or sum of the losses; see `ClassLoss`."""
-    return ClassLoss.apply(scores, target, mapping, reduction, ignore_index)
+    return _class_loss(scores, target, mapping, reduction, ignore_index)
 
 
 def value(

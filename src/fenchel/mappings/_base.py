@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _REGISTRY: dict[str, type[AbstractMapping]] = {}
+_CACHE: dict[Any, AbstractMapping] = {}
+_CACHE_SIZE = 256
 _DIRECT = frozenset((torch.float32, torch.float64))
 
 
@@ -166,6 +168,23 @@ class AbstractMapping(abc.ABC):
         return self.solve(scores)
 
     @classmethod
+    def of(cls, **fields: Any) -> Self:
+        """A mapping with these fields, all of them, for one call: kept from an earlier one if they
+        are numbers, and checked in that call if one is a tensor."""
+        values = tuple(fields.values())
+        if torch.compiler.is_compiling():
+            return cls(**fields)
+        if any(isinstance(value, Tensor) for value in values):
+            return cls.unchecked(**fields)
+        key = (cls, values)
+        found = _CACHE.get(key) if all(type(value) is float for value in values) else None
+        if found is None:
+            found = cls(**fields)
+            if len(_CACHE) < _CACHE_SIZE:
+                _CACHE[key] = found
+        return found
+
+    @classmethod
     def unchecked(cls, **fields: Any) -> Self:
         """A mapping with these fields, all of them, whose values are checked when it is called."""
         mapping = object.__new__(cls)
@@ -269,10 +288,13 @@ class AbstractMapping(abc.ABC):
             return False
         self.check_width(shape[-1])
         if isinstance(self, HasParameter):
-            value = getattr(self, self.parameter)
+            value = self.__dict__[self.parameter]
             if isinstance(value, Tensor):
-                fits = not value.ndim or value.shape == (*shape[:-1], 1)
-                return fits and value.dtype in _DIRECT and value.device == scores.device
+                if (value.ndim and value.shape != (*shape[:-1], 1)) or value.dtype not in _DIRECT:
+                    return False
+                if value.device != scores.device or not is_eager(value):
+                    return False
+                self.check_fields()
         return True
 
     @staticmethod

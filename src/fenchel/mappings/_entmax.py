@@ -140,4 +140,4 @@ def entmax(
 
     References: peters2019sparse, correia2019adaptively.
     """
-    return Entmax(alpha, gamma=gamma)(scores, dim)
+    return Entmax.of(alpha=alpha, gamma=gamma)(scores, dim)

@@ -87,4 +87,4 @@ def fusedmax(
 
     References: niculae2017regularized.
     """
-    return Fusedmax(lam, gamma=gamma)(scores, dim)
+    return Fusedmax.of(lam=lam, gamma=gamma)(scores, dim)

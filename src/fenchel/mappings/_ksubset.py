@@ -114,4 +114,4 @@ def ksubset(
     >>> ksubset(torch.tensor([2.0, 1.0, 0.6, -1.0]), k=2)
     tensor([1.0000, 0.7000, 0.3000, 0.0000])
     """
-    return Ksubset(k, alpha, gamma=gamma)(scores, dim)
+    return Ksubset.of(k=k, alpha=alpha, gamma=gamma)(scores, dim)

@@ -111,4 +111,4 @@ def normmax(
 
     References: blondel2020learning.
     """
-    return Normmax(alpha, gamma=gamma)(scores, dim)
+    return Normmax.of(alpha=alpha, gamma=gamma)(scores, dim)

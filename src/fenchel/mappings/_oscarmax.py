@@ -85,4 +85,4 @@ def oscarmax(
 
     References: niculae2017regularized.
     """
-    return Oscarmax(lam, gamma=gamma)(scores, dim)
+    return Oscarmax.of(lam=lam, gamma=gamma)(scores, dim)

@@ -88,4 +88,4 @@ def pnormmax(
 
     References: niculae2017regularized.
     """
-    return Pnormmax(p, gamma=gamma)(scores, dim)
+    return Pnormmax.of(p=p, gamma=gamma)(scores, dim)

@@ -10,6 +10,10 @@ from torch import Tensor
 class HasKernels:
     """Kernels: `solve` and `kernel_jvp` take half precision too, and round only their results."""
 
+    def kernel_solve(self, scores: Tensor) -> Tensor:
+        """The same as `solve`, in an eager call."""
+        return self.solve(scores)  # type: ignore[attr-defined]
+
     def kernel_jvp(self, y: Tensor, v: Tensor) -> Tensor:
         """The same as `jvp`, where nothing needs its derivative."""
         raise NotImplementedError

@@ -50,4 +50,4 @@ def softmax(scores: Tensor, dim: int = -1, *, gamma: float | Tensor = 1.0) -> Te
     >>> softmax(torch.tensor([2.0, 1.0, 0.1, -1.0]))
     tensor([0.6381, 0.2347, 0.0954, 0.0318])
     """
-    return Softmax(gamma=gamma)(scores, dim)
+    return Softmax.of(gamma=gamma)(scores, dim)

@@ -61,4 +61,4 @@ def sparsemax(scores: Tensor, dim: int = -1, *, gamma: float | Tensor = 1.0) -> 
 
     References: martins2016softmax.
     """
-    return Sparsemax(gamma=gamma)(scores, dim)
+    return Sparsemax.of(gamma=gamma)(scores, dim)

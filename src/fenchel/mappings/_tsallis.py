@@ -30,6 +30,9 @@ class AbstractTsallis(AbstractMapping, HasKernels, HasState):
     def solve(self, scores: Tensor) -> Tensor:
         return ops.entmax(scores, self.exponent)
 
+    def kernel_solve(self, scores: Tensor) -> Tensor:
+        return ops.entmax.eager(scores, self.exponent)  # type: ignore[attr-defined]
+
     def solve_max(self, scores: Tensor, target: Tensor | None = None) -> tuple[Tensor, Tensor]:
         value, y = ops.entmax_max(scores, self.exponent)
         return self._less(value, scores, target), y

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -52,6 +53,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
 
 
 LIBRARY, STATUS = _load()
+_OUT_OF_MEMORY = "the native library could not allocate its working memory."
 
 
 class NativeFunction:
@@ -72,6 +74,7 @@ class NativeFunction:
         names, types = [name for name, _ in pairs], [kind for _, kind in pairs]
         self._takes_threads = names[-1] == "threads"
         self._per_row = [f"{n}_step" in names for n in names if not n.endswith("_step")]
+        self._by_number = bool(re.fullmatch(r"(\w+: \w+\*, )+\w+_step: i64, rows: .*", arguments))
         self._only: Any = None
         self._by_dtype: dict[torch.dtype, Any] = {}
         if LIBRARY is None:
@@ -96,23 +99,31 @@ class NativeFunction:
         """
         rows = arguments[0]
         d = rows.shape[-1]
-        words: list = []
+        *inputs, last = arguments
+        if self._by_number and type(last) is float:  # the common case, at the least cost
+            words = [None if x is None else x.data_ptr() for x in (*inputs, *results)]
+            words[len(inputs) : len(inputs)] = _number(last), 0, rows.numel() // d, d
+            words.append(torch.get_num_threads())
+            if self._by_dtype[rows.dtype](*words):
+                raise MemoryError(_OUT_OF_MEMORY)
+            return
+        words = []
         owners = []
         for value, per_row in zip(arguments, self._per_row, strict=False):
-            if isinstance(value, Tensor):
-                if per_row:
-                    value = value.broadcast_to((*rows.shape[:-1], 1)).to(torch.float64).contiguous()
-                    owners.append(value)
-                    words += (value.data_ptr(), 1)
-                else:
-                    words.append(value.data_ptr())
-            elif per_row:
-                words += (_number(value), 0)
+            if not per_row:
+                words.append(value.data_ptr() if isinstance(value, Tensor) else value)
+            elif isinstance(value, Tensor):
+                value = _one_per_row(value, rows)
+                owners.append(value)
+                words += (value.data_ptr(), 1)
             else:
-                words.append(value)
+                words += (_number(value), 0)
         words += (rows.numel() // d, d)
-        words += [None if result is None else result.data_ptr() for result in results]
-        self._run(rows, words)
+        for result in results:
+            words.append(None if result is None else result.data_ptr())
+        words.append(torch.get_num_threads())
+        if self._by_dtype[rows.dtype](*words):
+            raise MemoryError(_OUT_OF_MEMORY)
 
     def rows(self, *arguments: Any) -> Tensor:
         """The result of `write` in a new tensor like the rows."""
@@ -124,7 +135,15 @@ class NativeFunction:
         if self._takes_threads:
             words.append(torch.get_num_threads())
         if (self._only or self._by_dtype[first.dtype])(*words):
-            raise MemoryError("the native library could not allocate its working memory.")
+            raise MemoryError(_OUT_OF_MEMORY)
+
+
+def _one_per_row(value: Tensor, rows: Tensor) -> Tensor:
+    """A parameter as float64, one per row (..., 1), contiguous."""
+    shape = (*rows.shape[:-1], 1)
+    if value.shape != shape:
+        value = value.broadcast_to(shape)
+    return value.to(torch.float64).contiguous()
 
 
 def _function(name: str, arguments: str, types: list[str]) -> Any:

@@ -134,18 +134,17 @@ def _on_cpu(
 
     def cpu(*arguments: Any) -> Any:
         rows = arguments[0]
+        if rows.dtype in HALF:
+            return _rounded(fake, arguments, cpu(*map(_single, arguments)))
         if rows.shape[-1] > _native.LONGEST_ROW:
             return fallback(*arguments)
-        if rows.dtype in HALF:
-            out = native(*(_contiguous(_single(value)) for value in arguments))
-            return _rounded(fake, arguments, out)
-        return native(*map(_contiguous, arguments))
+        for value in arguments:
+            if isinstance(value, Tensor) and not value.is_contiguous():
+                arguments = [v.contiguous() if isinstance(v, Tensor) else v for v in arguments]
+                break
+        return native(*arguments)
 
     return cpu
-
-
-def _contiguous(value: Any) -> Any:
-    return value.contiguous() if isinstance(value, Tensor) else value
 
 
 class _Overload(NamedTuple):
@@ -204,18 +203,24 @@ def _decompose(operator: Any, decomposition: Callable[..., Any], fake: Callable[
 
 def _caller(scalar: _Overload, tensor: _Overload) -> Callable[..., Any]:
     """Calls the overload that the type of the last argument asks for. An eager call goes to the
-    kernel at once: for small inputs the dispatcher would take most of the time."""
+    kernel at once: for small inputs the dispatcher would take most of the time. The function's
+    attribute `eager` is for callers that know that theirs is one."""
     (_, cpu, cuda), by_number, by_tensor = scalar, scalar.operator, tensor.operator
 
-    def call(*arguments: Any) -> Any:
+    def eager(*arguments: Any) -> Any:
         rows = arguments[0]
-        if is_eager(*arguments):
-            if cpu is not None and rows.is_cpu:
-                return cpu(*arguments)
-            if cuda is not None and rows.is_cuda:
-                return cuda(*arguments)
+        if cpu is not None and rows.is_cpu:
+            return cpu(*arguments)
+        if cuda is not None and rows.is_cuda:
+            return cuda(*arguments)
         return (by_tensor if isinstance(arguments[-1], Tensor) else by_number)(*arguments)
 
+    def call(*arguments: Any) -> Any:
+        if is_eager(*arguments):
+            return eager(*arguments)
+        return (by_tensor if isinstance(arguments[-1], Tensor) else by_number)(*arguments)
+
+    call.eager = eager  # type: ignore[attr-defined]
     return call
 
 
