@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fenchel.ops import _native
+import fenchel
 
 from . import _gpu, machine, results
 from .cases import CASES, Case
@@ -64,7 +64,8 @@ def _head(case: Case) -> dict[str, Any]:
     """What the case is measured on."""
     if case.gpu:
         return {**machine.describe(), **_gpu.describe()}
-    return {**machine.describe(), "native": _native.STATUS, "others before": machine.others()}
+    native = fenchel.kernels()["native"]
+    return {**machine.describe(), "native": native, "others before": machine.others()}
 
 
 def _run(case: Case, options: Options, head: dict[str, Any], folder: Path | None) -> bool:

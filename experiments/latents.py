@@ -17,7 +17,7 @@ import fenchel
 from fenchel import plots
 from fenchel.latent import History, estimators
 
-from . import command, jobs, runs, summary
+from . import command, jobs, runs, summary, tables
 
 RATE, EVERY, COLDEST = 1e-4, 500, 0.5
 """The temperature of a relaxation is max(COLDEST, exp(−RATE · step)), set anew EVERY steps."""
@@ -257,7 +257,7 @@ class Experiment:
             costs += [f"{summary.seconds(members):.1f}"]
             ends = summary.spread([record[self.measure] for record in last])
             rows.append([name, *counts, *figures, ends, *costs, self.paper.get(name, "–")])
-        return summary.markdown(head, rows)
+        return tables.markdown(head, rows)
 
     def _parser(self) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(prog=f"python -m experiments.{self.name}")
@@ -285,7 +285,7 @@ class Experiment:
             default=1,
             help="runs side by side, each a process (default: 1)",
         )
-        one.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+        one.add_argument("--device", default=command.device())
         one.add_argument("--threads", type=int, help="of the CPU (default: all)")
         for name, (full, quick) in self.options.items():
             flag = f"--{name.replace('_', '-')}"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +13,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
+
+from .files import write
 
 OPTIONS, STATE, BEST = "options.json", "state.safetensors", "best.safetensors"
 HISTORY = "history.json"
@@ -149,35 +149,6 @@ def load_best(folder: Path, model: nn.Module) -> None:
         raise FileNotFoundError(f"{folder} must hold a run with a finished epoch; train it first.")
     model.load_state_dict(_tensors(folder / BEST))
     model.eval()
-
-
-def write(path: Path, content: bytes) -> None:
-    """Writes a file that is never seen half written."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def find(folder: Path, words: Sequence[str], endings: Sequence[str]) -> Path:
-    """The one file of a folder whose name holds one of the words and has one of the endings.
-
-    Raises:
-        FileNotFoundError: if there is none, or more than one.
-    """
-    named = (path for path in sorted(folder.iterdir()) if path.suffix in endings)
-    found = [path for path in named if any(word in path.name.lower() for word in words)]
-    if len(found) != 1:
-        expected = f"{' or '.join(words)}, ending in {' or '.join(endings)}"
-        raise FileNotFoundError(
-            f"{folder} must hold one file named {expected}; found {[path.name for path in found]}."
-        )
-    return found[0]
 
 
 def batches(lengths: Sequence[int], size: int, shuffle: bool = True) -> Iterator[list[int]]:

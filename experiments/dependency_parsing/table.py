@@ -8,7 +8,7 @@ from statistics import fmean
 
 from fenchel import plots
 
-from .. import summary
+from .. import summary, tables
 
 LOSSES = ("perceptron", "svm", "crf", "margin_crf", "sparsemap", "margin_sparsemap")
 PAPER = {
@@ -50,7 +50,7 @@ def table(found: Sequence[summary.Run]) -> str:
                 f"{summary.seconds(members):.1f}",
             )
         )
-    return summary.markdown(HEAD, rows)
+    return tables.markdown(HEAD, rows)
 
 
 def draw(found: Sequence[summary.Run], output: Path) -> None:

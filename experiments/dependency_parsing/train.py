@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fenchel import DependencyTree, Posterior, map_inference, sparsemap, structured_loss
 
-from .. import runs
+from .. import files, runs
 from .conllu import Sentence, read_conllu
 from .model import Batch, Encoder, Parser, Vocabulary
 
@@ -41,7 +41,7 @@ def train(
     options = {"data": data.resolve().name, "loss": loss, "seed": seed, "lr": lr, "batch": batch}
     runs.open_run(folder, options)
     vocabulary = Vocabulary.of(sentences)
-    runs.write(folder / VOCABULARY, json.dumps(vocabulary.as_json(), ensure_ascii=False).encode())
+    files.write(folder / VOCABULARY, json.dumps(vocabulary.as_json(), ensure_ascii=False).encode())
     torch.manual_seed(seed)
     parser, encode = Parser(vocabulary), Encoder(vocabulary)
     optimizer = torch.optim.Adam(parser.parameters(), lr)
@@ -135,7 +135,7 @@ def read_split(data: Path, name: str) -> list[Sentence]:
     Raises:
         ValueError: for a sentence without a tree.
     """
-    path = runs.find(data, [name], [".conllu"])
+    path = files.find(data, [name], [".conllu"])
     sentences = read_conllu(path)
     for place, sentence in enumerate(sentences, 1):
         if min(sentence.heads) < 0:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .. import latents, runs
+from .. import files, latents
 from ..images import Images, read_training
 
 WIDTH = 128
@@ -52,7 +52,7 @@ def kept(data: Path, folder: Path, device: str) -> Path:
     if not path.exists():
         train, held = _computed(data, device)
         folder.mkdir(parents=True, exist_ok=True)
-        runs.write(path, save({"train": train.cpu(), "validation": held.cpu()}))
+        files.write(path, save({"train": train.cpu(), "validation": held.cpu()}))
     return path
 
 

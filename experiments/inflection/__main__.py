@@ -19,15 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fenchel.seq2seq import load
-from fenchel.seq2seq._files import write_text
-from fenchel.seq2seq.data._readers import Malformed, covered
-from fenchel.seq2seq.decoding._evaluation import best_texts, decode
-from fenchel.seq2seq.training._distributed import device_of
+from fenchel.seq2seq import decode, load
 
-from .. import command, jobs, tables
+from .. import command, files, jobs, tables
 from . import paper
-from .data import languages, unpacked
+from .data import covered, languages, unpacked
 
 CONFIG = Path(__file__).with_name("config.yaml")
 ALPHAS = (1.0, 1.5, 2.0)
@@ -193,22 +189,20 @@ def _report(arguments: argparse.Namespace) -> None:
 
 def _predict(arguments: argparse.Namespace) -> int:
     data = unpacked(arguments.data, arguments.output / "data")
-    models = [load(folder, device_of("auto")) for folder in arguments.model]
+    models = [load(folder, command.device()) for folder in arguments.model]
     spoken = arguments.languages or languages(data, arguments.setting)
-    malformed = Malformed(skip=False)
-    sources = {
-        name: list(covered(str(data / f"{name}-covered-test"), malformed)) for name in spoken
-    }
+    sources = {name: covered(data, name) for name in spoken}
     texts = [text for name in spoken for text in sources[name]]
     results = decode(models, texts, batch_size=arguments.batch_size, beam=arguments.beam)
-    outputs = iter(best_texts(models[0], results))
+    best = (result.hypotheses[0].tokens if result.hypotheses else [] for result in results)
+    outputs = (models[0].target.decode(tokens) for tokens in best)
     arguments.output.mkdir(parents=True, exist_ok=True)
     for name in spoken:
         lines = []
         for text in sources[name]:
             lemma, tags, _ = text.split("\t")
             lines.append(f"{lemma}\t{next(outputs)}\t{tags}\n")
-        write_text(arguments.output / f"{name}-{arguments.setting}-out", "".join(lines))
+        files.write(arguments.output / f"{name}-{arguments.setting}-out", "".join(lines).encode())
     print(f"{len(texts)} predictions for {len(spoken)} languages are in {arguments.output}.")
     return 0
 

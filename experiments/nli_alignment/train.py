@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .. import runs
+from .. import files, runs
 from .data import Pair, Vocabulary, read_pairs
 from .models import MODELS
 
@@ -59,7 +59,7 @@ def train(
     options |= {"lr": lr, "batch": batch, "hidden": hidden, "dropout": dropout}
     options |= {"optimizer": optimizer, "width": None if given is None else given.shape[1]}
     runs.open_run(folder, options)
-    runs.write(folder / VOCABULARY, json.dumps(vocabulary.words, ensure_ascii=False).encode())
+    files.write(folder / VOCABULARY, json.dumps(vocabulary.words, ensure_ascii=False).encode())
     network = MODELS[model][0](len(vocabulary), hidden, alignment, dropout, given)
     kind: Any = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
     steps = kind([weight for weight in network.parameters() if weight.requires_grad], lr)
@@ -106,7 +106,7 @@ def evaluate(network: nn.Module, vocabulary: Vocabulary, pairs: Sequence[Pair]) 
 
 def read_split(data: Path, *names: str) -> list[Pair]:
     """The pairs of a folder whose file has one of the names."""
-    return read_pairs(runs.find(data, names, [".txt", ".tsv", ".jsonl"]))
+    return read_pairs(files.find(data, names, [".txt", ".tsv", ".jsonl"]))
 
 
 def load(folder: Path) -> tuple[nn.Module, Vocabulary]:
