@@ -1,4 +1,4 @@
-"""What is measured: each mapping, its truth, its loss, and the `entmax` package's counterpart."""
+"""What is measured: each mapping with its exact answer, its loss, and the `entmax` package's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch import Tensor
 
 import fenchel
 
-from . import programs, truth
+from . import ground_truth, programs
+from .ground_truth import GroundTruth
 
 Function = Callable[[Tensor], Tensor]
 OTHER_ALPHAS = (1.1, 1.25, 1.33, 1.75, 2.5)
@@ -22,13 +23,13 @@ OTHER_ALPHAS = (1.1, 1.25, 1.33, 1.75, 2.5)
 class Subject:
     """A mapping under a label.
 
-    `rival` gives the `entmax` package's functions for rows whose widest support is k.
+    `baselines` gives the `entmax` package's functions for rows whose widest support is k.
     """
 
     label: str
     function: Function
-    truth: truth.Truth
-    rival: Callable[[int], dict[str, Function]] = lambda k: {}
+    ground_truth: GroundTruth
+    baselines: Callable[[int], dict[str, Function]] = lambda k: {}
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,9 @@ class LossSubject:
 
     label: str
     function: Callable[[Tensor, Tensor], Tensor]
-    truth: truth.Truth
+    ground_truth: GroundTruth
     entropy: Callable[[Tensor], Tensor]
-    rival: Callable[[Tensor, Tensor], Tensor]
+    baseline: Callable[[Tensor, Tensor], Tensor]
 
 
 def _sorting(function: Callable[..., Tensor]) -> Callable[[int], dict[str, Function]]:
@@ -47,8 +48,12 @@ def _sorting(function: Callable[..., Tensor]) -> Callable[[int], dict[str, Funct
     return lambda k: {"entmax": function, "entmax, best k": partial(function, k=k)}
 
 
-SPARSEMAX = Subject("sparsemax", fenchel.sparsemax, truth.entmax(2.0), _sorting(entmax.sparsemax))
-ENTMAX15 = Subject("entmax 1.5", fenchel.entmax, truth.entmax(1.5), _sorting(entmax.entmax15))
+SPARSEMAX = Subject(
+    "sparsemax", fenchel.sparsemax, ground_truth.entmax(2.0), _sorting(entmax.sparsemax)
+)
+ENTMAX15 = Subject(
+    "entmax 1.5", fenchel.entmax, ground_truth.entmax(1.5), _sorting(entmax.entmax15)
+)
 
 
 def entmax_subject(alpha: float) -> Subject:
@@ -56,7 +61,7 @@ def entmax_subject(alpha: float) -> Subject:
     return Subject(
         f"entmax {alpha:g}",
         partial(fenchel.entmax, alpha=alpha),
-        truth.entmax(alpha),
+        ground_truth.entmax(alpha),
         lambda k: {"entmax": partial(entmax.entmax_bisect, alpha=alpha)},
     )
 
@@ -71,26 +76,28 @@ def oscarmax_subject(lam: float) -> Subject:
     return Subject(f"oscarmax {lam:g}", partial(fenchel.oscarmax, lam=lam), programs.oscarmax(lam))
 
 
-PNORMMAX = Subject("pnormmax 1.5", partial(fenchel.pnormmax, p=1.5), truth.pnormmax(1.5))
+PNORMMAX = Subject("pnormmax 1.5", partial(fenchel.pnormmax, p=1.5), ground_truth.pnormmax(1.5))
 NORMMAX = Subject(
     "normmax 2",
     partial(fenchel.normmax, alpha=2.0),
-    truth.normmax(2.0),
+    ground_truth.normmax(2.0),
     lambda k: {"entmax": partial(entmax.normmax_bisect, alpha=2)},
 )
 KSUBSET = Subject(
     "ksubset 2",
     partial(fenchel.ksubset, k=2.0),
-    truth.ksubset(2.0),
+    ground_truth.ksubset(2.0),
     lambda k: {"entmax": partial(entmax.budget_bisect, budget=2)},
 )
 
 
 def _loss(
-    label: str, mapping: fenchel.mappings.AbstractMapping, alpha: float, rival: torch.nn.Module
+    label: str, mapping: fenchel.mappings.AbstractMapping, alpha: float, baseline: torch.nn.Module
 ) -> LossSubject:
     function = partial(fenchel.fenchel_young_loss, mapping)
-    return LossSubject(label, function, truth.entmax(alpha), truth.tsallis(alpha), rival)
+    return LossSubject(
+        label, function, ground_truth.entmax(alpha), ground_truth.tsallis(alpha), baseline
+    )
 
 
 LOSSES = (

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-SHORTEST = 2e-4
-"""Seconds that one measurement takes at least; shorter calls are repeated within it."""
-FEW = 5
+MIN_SECONDS = 2e-4
+"""The least time of one measurement; shorter calls are repeated within it."""
+SLOW_ROUNDS = 5
 """Measurements of a slow contender."""
 
 
@@ -62,10 +62,10 @@ def race(
     repeats = {}
     for contender in contenders:
         warm = min(_measure(contender, inputs, 1) for _ in range(1 if contender.slow else 5))
-        repeats[contender.name] = max(1, math.ceil(SHORTEST / warm))
+        repeats[contender.name] = max(1, math.ceil(MIN_SECONDS / warm))
 
     samples: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-    stride = max(1, rounds // FEW)
+    stride = max(1, rounds // SLOW_ROUNDS)
     gc.collect()
     gc.disable()
     try:

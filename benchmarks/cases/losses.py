@@ -51,7 +51,7 @@ def rows(options: Options) -> Iterator[Row]:
             Contender("fenchel", _timed(subject.function)),
         ]
         if not options.quick:
-            contenders.append(Contender("entmax", _timed(subject.rival), slow=True))
+            contenders.append(Contender("entmax", _timed(subject.baseline), slow=True))
         fresh = partial(_inputs, generator, shape, scale)
         for threads in options.threads:
             torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""Independent answers in float64, against which everything is checked before it is timed.
+"""Exact answers in float64, against which everything is checked before it is timed.
 
 Bisections on the threshold τ for the separable mappings; `programs.py` has the others. Nothing here
 is shared with the package.
@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-Truth = Callable[[Tensor], Tensor]
+GroundTruth = Callable[[Tensor], Tensor]
 """Rows (n, d) of float64 to solutions of that shape."""
 
 
@@ -24,7 +24,7 @@ def _bisect(excess: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Te
     return (low + high) / 2
 
 
-def entmax(alpha: float) -> Truth:
+def entmax(alpha: float) -> GroundTruth:
     """y = [(α−1)x − τ]₊^(1/(α−1)), and softmax at α = 1."""
     power = 1 / (alpha - 1) if alpha != 1 else 0.0
 
@@ -55,7 +55,7 @@ def tsallis(alpha: float) -> Callable[[Tensor], Tensor]:
     return lambda y: (1 - (y**alpha).sum(-1)) / (alpha * (alpha - 1))
 
 
-def normmax(alpha: float) -> Truth:
+def normmax(alpha: float) -> GroundTruth:
     """y ∝ u^(1/(α−1)), u = [x − τ]₊, with Σ u^(α/(α−1)) = 1."""
 
     def solve(x: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ def normmax(alpha: float) -> Truth:
     return solve
 
 
-def pnormmax(p: float) -> Truth:
+def pnormmax(p: float) -> GroundTruth:
     """y ∝ u^(q−1), u = [x − τ]₊, q = p/(p−1), with Σ u^(q−1) = (Σ u^q)^((2−p)/p)."""
     q = p / (p - 1)
 
@@ -92,7 +92,7 @@ def pnormmax(p: float) -> Truth:
     return solve
 
 
-def ksubset(k: float) -> Truth:
+def ksubset(k: float) -> GroundTruth:
     """y = min(1, [x − τ]₊) with Σy = k."""
 
     def solve(x: Tensor) -> Tensor:
