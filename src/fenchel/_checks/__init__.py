@@ -14,10 +14,8 @@ from ._latent import (
 from ._losses import ignored, linear, mapping, subset_size, target
 from ._models import (
     LARGEST,
-    attention,
     decoders,
     distributions,
-    heads,
     not_empty,
     same_classes,
     same_vocabularies,
@@ -74,7 +72,6 @@ __all__ = [
     "LARGEST",
     "MAPPED",
     "REDUCTIONS",
-    "attention",
     "baseline",
     "batch_of",
     "beside",
@@ -93,7 +90,6 @@ __all__ = [
     "extra_scores",
     "finite_indicators",
     "fraction",
-    "heads",
     "ignored",
     "indicators",
     "integer",
