@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from .subjects import LossSubject, Subject
+from .ground_truth import GroundTruth
 
+Function = Callable[[Tensor], Tensor]
 ROWS = [0, -1]
 """The rows that are checked, the ends of what the threads share; the exact answer is slow."""
 TOLERANCE = 2e-6
@@ -20,6 +21,33 @@ STEP = 1e-6
 
 class WrongAnswerError(Exception):
     """A contender's result is not the mapping's."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A mapping under a label.
+
+    `baselines` gives the `entmax` package's functions for rows whose widest support is k.
+    """
+
+    label: str
+    function: Function
+    ground_truth: GroundTruth
+    baselines: Callable[[int], dict[str, Function]] = lambda k: {}
+
+
+@dataclass(frozen=True)
+class LossSubject:
+    """The mean loss of a mapping under a label, and −Ω.
+
+    `baseline` is the `entmax` package's loss, if there is one.
+    """
+
+    label: str
+    function: Callable[[Tensor, Tensor], Tensor]
+    ground_truth: GroundTruth
+    entropy: Callable[[Tensor], Tensor]
+    baseline: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
 def _near(what: str, actual: Tensor, expected: Tensor, tolerance: float) -> None:
@@ -50,7 +78,7 @@ def check_mapping(subject: Subject, x: Tensor, v: Tensor) -> None:
     wide = x.detach()[ROWS].double()
     _near(subject.label, y.detach()[ROWS], subject.ground_truth(wide), TOLERANCE)
     # The Jacobian J is symmetric, so <gradient, w> = <v, Jw> for a random direction w.
-    w = torch.randn(wide.shape, dtype=torch.float64)
+    w = torch.randn_like(wide)
     moved = (function(wide + STEP * w) - function(wide - STEP * w)) / (2 * STEP)
     expected = (moved * v[ROWS]).sum(-1)
     scale = float(1 + expected.abs().max())
@@ -69,7 +97,7 @@ def check_loss(subject: LossSubject, x: Tensor, target: Tensor) -> None:
     (gradient,) = torch.autograd.grad(loss, x)
     wide = x.detach().double()
     y = subject.ground_truth(wide)
-    rows = torch.arange(len(target))
+    rows = torch.arange(len(target), device=target.device)
     expected = ((y * wide).sum(-1) + subject.entropy(y) - wide[rows, target]).mean()
     _near(
         f"the loss of {subject.label}",

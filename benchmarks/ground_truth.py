@@ -103,3 +103,28 @@ def ksubset(k: float) -> GroundTruth:
         return y(_bisect(lambda tau: y(tau).sum(-1, keepdim=True) - k, low, high))
 
     return solve
+
+
+def fusedmax(lam: float, steps: int = 5000) -> GroundTruth:
+    """Sparsemax of argmin_z ½‖x − z‖² + λ Σ |z_(i+1) − z_i|.
+
+    z = x − Dᵀu, where u minimizes ½‖x − Dᵀu‖² with |u| ≤ λ, by accelerated projected gradients that
+    restart where they overshoot.
+    """
+    sparsemax = entmax(2.0)
+
+    def solve(x: Tensor) -> Tensor:
+        def z(u: Tensor) -> Tensor:
+            return x - (torch.nn.functional.pad(u, (1, 0)) - torch.nn.functional.pad(u, (0, 1)))
+
+        u = ahead = torch.zeros_like(x[:, 1:])
+        momentum = torch.ones_like(x[:, :1])
+        for _ in range(steps):
+            following = (ahead + z(ahead).diff() / 4).clamp(-lam, lam)
+            overshot = ((ahead - following) * (following - u)).sum(-1, keepdim=True) > 0
+            grown = torch.where(overshot, 1.0, (1 + (1 + 4 * momentum**2).sqrt()) / 2)
+            weight = torch.where(overshot, 0.0, (momentum - 1) / grown)
+            ahead, u, momentum = following + weight * (following - u), following, grown
+        return sparsemax(z(u))
+
+    return solve

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import entmax
@@ -13,34 +12,9 @@ from torch import Tensor
 import fenchel
 
 from . import ground_truth, programs
-from .ground_truth import GroundTruth
+from .correctness import Function, LossSubject, Subject
 
-Function = Callable[[Tensor], Tensor]
 OTHER_ALPHAS = (1.1, 1.25, 1.33, 1.75, 2.5)
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A mapping under a label.
-
-    `baselines` gives the `entmax` package's functions for rows whose widest support is k.
-    """
-
-    label: str
-    function: Function
-    ground_truth: GroundTruth
-    baselines: Callable[[int], dict[str, Function]] = lambda k: {}
-
-
-@dataclass(frozen=True)
-class LossSubject:
-    """The loss of a mapping under a label, −Ω, and the `entmax` package's loss."""
-
-    label: str
-    function: Callable[[Tensor, Tensor], Tensor]
-    ground_truth: GroundTruth
-    entropy: Callable[[Tensor], Tensor]
-    baseline: Callable[[Tensor, Tensor], Tensor]
 
 
 def _sorting(function: Callable[..., Tensor]) -> Callable[[int], dict[str, Function]]:

@@ -32,6 +32,10 @@ CASES = {
     case.module: case
     for case in (
         Case("mappings", "Mappings, float32, as multiples of torch.softmax on the same scores."),
+        Case(
+            "calls",
+            "The host's time per call on small inputs, float32, beside torch; one thread of a CPU.",
+        ),
         Case("losses", "Losses, float32, forward and backward, as multiples of F.cross_entropy."),
         Case(
             "accuracy",

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from .. import memory, subjects
-from ..correctness import check_mapping
+from ..correctness import Function, Subject, check_mapping
 from ..results import Row
-from ..subjects import Function, Subject
 from ..timing import Contender, race
 from .comparison import comparison
 from .options import Options
