@@ -9,13 +9,13 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "fenchel"
 LAYERS = (
-    ("_checks", "_interrupts"),
+    ("_checks", "_interrupts", "_registry"),
     ("ops",),
     ("mappings",),
     ("structures", "nn"),
     ("losses", "attention"),
     ("latent",),
-    ("seq2seq", "plots", "compat"),
+    ("seq2seq", "plots", "compat", "testing"),
     ("cli",),
     ("__init__", "__main__"),
 )
