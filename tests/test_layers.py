@@ -15,7 +15,7 @@ from test_docs import PAGES, code_of
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "fenchel"
 LAYERS = (
-    ("_atomic", "_checks", "_interrupts"),
+    ("_atomic", "_checks", "_interrupts", "_registry"),
     ("ops",),
     ("mappings",),
     ("structures", "nn"),

@@ -49,7 +49,7 @@ def build(name: str, bits: int, top_k: int) -> Any:
     if name == "sparsemap-budget":
         return estimators.Exact(fenchel.Budget(bits, bits // 2))
     if name == "top-k":
-        return estimators.TopK(fenchel.Bits(bits), k=min(32, top_k), most=top_k)
+        return estimators.TopK(fenchel.Bits(bits), k=min(32, top_k), max_k=top_k)
     return latents.sampling(fenchel.Bits(bits))[name](PIXELS)
 
 

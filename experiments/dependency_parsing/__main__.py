@@ -64,9 +64,7 @@ def run_picture(run: Path, data: Path, output: Path, sentence: int | None) -> No
     chosen = sentences[sentence - 1]
     with torch.no_grad():
         posterior = parses(parser, encode([chosen]))
-    figure = plots.plot_parses(
-        chosen.words, posterior.structures[0], posterior.weights[0], chosen.code
-    )
+    figure = plots.plot_parses(chosen.words, posterior.codes[0], posterior.weights[0], chosen.code)
     figure.savefig(output, dpi=110)
     print(f"sentence {sentence}, {int(posterior.support_size)} parses: {output}")
 
@@ -78,7 +76,7 @@ def _ambiguous(parser: Parser, encode: Encoder, sentences: Sequence[Sentence]) -
     with torch.no_grad():
         for chosen, batch in encoded(encode, sentences):
             posterior = parses(parser, batch)
-            right = (posterior.structures == batch.trees.unsqueeze(1)).all(-1)
+            right = (posterior.codes == batch.trees.unsqueeze(1)).all(-1)
             found = (right & (posterior.weights > 0)).any(-1)
             first = right.gather(1, posterior.weights.argmax(-1, keepdim=True)).squeeze(-1)
             for place, index in enumerate(chosen):

@@ -69,7 +69,7 @@ def _panels(models: dict[str, Any], pair: Pair) -> list[plots.Alignment]:
         elif found.rows is found.columns:
             panels.append(plots.Alignment(name, found.rows[0], premise, hypothesis))
         else:
-            paths = [(kept.structures[0], kept.weights[0]) for kept in found.posteriors]
+            paths = [(kept.codes[0], kept.weights[0]) for kept in found.posteriors]
             there, back = paths or [(), ()]
             columns = found.columns[0].mT
             panels += [

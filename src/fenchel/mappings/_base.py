@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from .. import _checks
+from .._registry import Registry
 from . import _autograd, _loss
 
-_REGISTRY: dict[str, type[AbstractMapping]] = {}
+REGISTRY: Registry[AbstractMapping] = Registry("mapping")
 
 
 class Support(NamedTuple):
@@ -79,12 +80,7 @@ class AbstractMapping(abc.ABC):
     gamma: float | Tensor = field(default=1.0, kw_only=True)
 
     def __init_subclass__(cls) -> None:
-        if "name" not in cls.__dict__:
-            return
-        other = _REGISTRY.get(cls.name)
-        if other is not None and other.__qualname__ != cls.__qualname__:
-            raise ValueError(f"a mapping named {cls.name!r} is already registered: {other!r}.")
-        _REGISTRY[cls.name] = cls
+        REGISTRY.register(cls)
 
     @property
     def __name__(self) -> str:  # type: ignore[override]

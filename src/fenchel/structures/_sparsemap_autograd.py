@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .. import _checks
 from ..ops._function import eager, signed
 from ..ops._operator import transformed
 from ..ops.sparsemap import jacobian
 from ..ops.sparsemap.solution import Outcome, Support
+from ._checks import MAPPED
 
 Solve = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor, Support, Outcome]]
 
@@ -71,7 +71,7 @@ class Argmax(Function):
 
     @staticmethod
     def vmap(*_: Any) -> None:
-        raise NotImplementedError(_checks.MAPPED)
+        raise NotImplementedError(MAPPED)
 
 
 @signed
