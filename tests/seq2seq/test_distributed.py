@@ -50,7 +50,7 @@ class Losses(Listener):
 
 def settings(folder: Path, name: str, size: int, **training: object) -> seq2seq.Config:
     # 160 pairs and one more: the last batch holds one pair, and one process none.
-    plan = {"batch_size": size, "epochs": 1, "log_every": 1, "accumulate": 2, **training}
+    plan = {"batch_size": size, "epochs": 1, "log_every": 1, "gradient_accumulation": 2, **training}
     model = {"dropout": 0.0, "architecture": "lstm"}
     if name.startswith("transformer"):
         model |= {"architecture": "transformer", "heads": 2, "layers": 2}
