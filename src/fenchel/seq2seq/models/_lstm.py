@@ -18,7 +18,7 @@ GATE_SATURATION = 1e4
 
 
 class Encoder(nn.Module):
-    """Layers of bidirectional LSTMs over padded sequences, which never wait for the lengths' values.
+    """Layers of bidirectional LSTMs over padded sequences, which never read the lengths' values.
 
     A layer reads one more number per position: 1 at padding, else 0. Its weight closes the input
     gate and opens the forget gate, so padding does not change a cell. The backward direction

@@ -89,9 +89,7 @@ class DecoderLayer(_Layer):
         normal = self.norms[0](x)
         cache = cache.append(self.self_attention.project(normal))
         x = x + self.dropout(self.self_attention.attend(normal, cache, causal=x.shape[1] > 1))
-        attended = self.cross_attention.attend(
-            self.norms[1](x), memory, mask, weights=need_weights
-        )
+        attended = self.cross_attention.attend(self.norms[1](x), memory, mask, weights=need_weights)
         output, weights = attended if isinstance(attended, tuple) else (attended, None)
         x = x + self.dropout(output)
         return x + self.dropout(self.feedforward(self.norms[2](x))), weights, cache

@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with open(folder / "verbs-train", "a", encoding="utf-8") as file:
         file.write("bab\tbabs\tV;3;SG\n")
     here = Path(__file__)
-    path = os.pathsep.join([str(here.parent), str(here.parents[1]), *sys.path])
+    path = os.pathsep.join([str(here.parent), str(here.parents[2]), *sys.path])
     run = folder / "run.py"
     run.write_text(RUN, encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from models import NAMES, PAIRS, SHAPES, WORDS, build
+from small_models import NAMES, PAIRS, SHAPES, WORDS, build
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
