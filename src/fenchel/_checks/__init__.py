@@ -1,20 +1,7 @@
 """Checks of a user's input, with its message: the argument, what it must be, and what came."""
 
 from ._losses import ignored, linear, mapping, subset_size, target
-from ._models import (
-    LARGEST,
-    decoders,
-    distributions,
-    not_empty,
-    same_classes,
-    same_vocabularies,
-    search_size,
-    sequences,
-    sources,
-    text,
-    texts,
-    too_large,
-)
+from ._search_sizes import too_large
 from ._values import (
     DTYPES,
     HALF,
@@ -38,36 +25,25 @@ from ._values import (
 __all__ = [
     "DTYPES",
     "HALF",
-    "LARGEST",
     "REDUCTIONS",
     "beside",
     "broadcasts",
     "choice",
-    "decoders",
     "dense_floats",
     "dimension",
-    "distributions",
     "fraction",
     "ignored",
     "integer",
     "kind",
     "linear",
     "mapping",
-    "not_empty",
     "number",
     "overwritable",
     "per_row",
     "real",
-    "same_classes",
     "same_device",
-    "same_vocabularies",
-    "search_size",
-    "sequences",
     "size",
-    "sources",
     "subset_size",
     "target",
-    "text",
-    "texts",
     "too_large",
 ]

@@ -87,3 +87,10 @@ def check_heads(dim: Any, heads: Any) -> None:
             raise ValueError(f"`{name}` must be a positive int, got {value!r}.")
     if dim % heads:
         raise ValueError(f"`dim` must be a multiple of `heads` ({heads}), got {dim}.")
+
+
+def check_sequences(name: str, value: Tensor, dim: int) -> None:
+    """Vectors of a batch of sequences, (batch, T, dim)."""
+    _checks.dense_floats(name, value)
+    if value.ndim != 3 or value.shape[-1] != dim:
+        raise ValueError(f"`{name}` must have shape (batch, T, {dim}), got {tuple(value.shape)}.")

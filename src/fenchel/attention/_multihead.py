@@ -12,7 +12,7 @@ from ..mappings import AbstractMapping
 from ..nn import Mapping, held
 from ._alpha import alpha_logit, learned
 from ._attention import attention
-from ._checks import check_heads
+from ._checks import check_heads, check_sequences
 
 
 class KeysValues(NamedTuple):
@@ -90,7 +90,7 @@ class MultiHeadAttention(nn.Module):
 
     def project(self, memory: Tensor) -> KeysValues:
         """The keys and values of a memory (batch, S, dim), for many calls of `attend`."""
-        _checks.sequences("memory", memory, self.dim)
+        check_sequences("memory", memory, self.dim)
         return KeysValues(*self._split(self.key_value(memory), 2 * self.heads).chunk(2, 1))
 
     def attend(
@@ -115,7 +115,7 @@ class MultiHeadAttention(nn.Module):
         >>> torch.allclose(last, layer(x, causal=True)[:, 1:], atol=1e-6)
         True
         """
-        _checks.sequences("query", query, self.dim)
+        check_sequences("query", query, self.dim)
         rows = self._split(self.query(query), self.heads)
         dropout = self.dropout if self.training else 0.0
         found = attention(
@@ -145,7 +145,7 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (batch, T, dim), and if asked for the weights, (batch, heads, T, S).
         """
-        _checks.sequences("query", query, self.dim)
+        check_sequences("query", query, self.dim)
         memory = query if memory is None else memory
         return self.attend(query, self.project(memory), mask, causal, weights)
 
