@@ -14,8 +14,15 @@ from test_docs import PAGES, code_of
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "fenchel"
+
+
+def private_files(folder: Path) -> tuple[str, ...]:
+    """The private modules that stand in a folder itself: all of its parts may use them."""
+    return tuple(path.stem for path in sorted(folder.glob("_[a-z]*.py")))
+
+
 LAYERS = (
-    ("_atomic", "_checks", "_interrupts", "_registry"),
+    ("_checks", *private_files(PACKAGE)),
     ("ops",),
     ("mappings",),
     ("structures", "nn"),
@@ -26,7 +33,8 @@ LAYERS = (
     ("__init__", "__main__"),
 )
 ROOMS = (
-    ("_files", "config"),
+    private_files(PACKAGE / "seq2seq"),
+    ("config",),
     ("data",),
     ("models",),
     ("training",),
@@ -191,3 +199,10 @@ def test_the_parser_sees_private_names(code: str, private: set[str]) -> None:
     found = private_names(code)
     assert private <= found
     assert bool(found) == bool(private)
+
+
+def test_the_design_page_shows_every_folder() -> None:
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    tree = page.split("## The tree")[1].split("\n## ")[0]
+    for folder in {path.parent for path in FILES} - {PACKAGE}:
+        assert f"{folder.name}/" in tree
