@@ -14,7 +14,7 @@ from . import files
 
 VALIDATION = 10_000
 """How many of the last training images are for validation."""
-LARGEST = 2**31
+MAX_BYTES = 2**31
 """Bytes that a file may claim to hold."""
 
 
@@ -48,8 +48,8 @@ def read_idx(path: Path) -> Tensor:
             raise ValueError(f"{path} ends within its header.")
         shape = struct.unpack(f">{head[3]}I", sides)
         size = torch.Size(shape).numel()
-        if size > LARGEST:
-            raise ValueError(f"{path} claims {size} bytes, more than {LARGEST}.")
+        if size > MAX_BYTES:
+            raise ValueError(f"{path} claims {size} bytes, more than {MAX_BYTES}.")
         content = file.read(size)
     if len(content) != size:
         raise ValueError(f"{path} must hold {size} bytes for shape {shape}; it has {len(content)}.")

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_train(run: Path | None, data: Path, loss: str, seed: int, **options: float) -> None:
-    """Trains, or goes on."""
+    """Trains, or resumes."""
     folder = run or Path("runs") / data.resolve().name / f"{loss}-{seed}"
     history = train(folder, data, loss=loss, seed=seed, **options)  # type: ignore[arg-type]
     best = max(history, key=lambda record: record["uas"])
@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m experiments.dependency_parsing")
     commands = parser.add_subparsers(required=True)
 
-    one = commands.add_parser("train", help="train, or go on with a run that was killed (default)")
+    one = commands.add_parser("train", help="train, or resume a run that was killed (default)")
     one.set_defaults(command=run_train)
     one.add_argument("--data", type=Path, required=True, help="folder of *train* and *dev*.conllu")
     one.add_argument("--loss", choices=table.LOSSES, default="margin_sparsemap")
@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--data", type=Path, required=True)
     one.add_argument("--output", type=Path, default=Path("parses.png"))
     one.add_argument(
-        "--sentence", type=int, help="of the dev data, from 1 (default: a telling one)"
+        "--sentence", type=int, help="of the dev data, from 1 (default: an ambiguous one)"
     )
     return parser
 

@@ -27,7 +27,7 @@ from .data import covered, languages, unpacked
 
 CONFIG = Path(__file__).with_name("config.yaml")
 ALPHAS = (1.0, 1.5, 2.0)
-VALIDATE = {"low": 10, "medium": 4, "high": 1}
+VALIDATE_EVERY = {"low": 10, "medium": 4, "high": 1}
 """Epochs between validations; the paper's are 10 for medium and 1 for high."""
 Point = tuple[float, float]
 """The α of the output, and that of the attention."""
@@ -98,9 +98,9 @@ def mapping(alpha: float) -> str:
 
 def _run(arguments: argparse.Namespace) -> int:
     data = unpacked(arguments.data, arguments.output / "data")
-    spoken = arguments.languages or languages(data, arguments.setting)
-    train = [str(data / f"{language}-train-{arguments.setting}") for language in spoken]
-    dev = [str(data / f"{language}-dev") for language in spoken]
+    chosen = arguments.languages or languages(data, arguments.setting)
+    train = [str(data / f"{language}-train-{arguments.setting}") for language in chosen]
+    dev = [str(data / f"{language}-dev") for language in chosen]
     todo, ensembles = [], []
     for output, attention in arguments.points:
         folders = []
@@ -115,7 +115,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 f"model.attention={mapping(attention)}",
                 f"training.seed={seed}",
                 f"training.folder={folder}",
-                f"training.validate_every={VALIDATE[arguments.setting]}",
+                f"training.validate_every={VALIDATE_EVERY[arguments.setting]}",
                 *([f"training.minutes={arguments.minutes}"] if arguments.minutes else []),
                 *arguments.set,
             ]
@@ -190,20 +190,20 @@ def _report(arguments: argparse.Namespace) -> None:
 def _predict(arguments: argparse.Namespace) -> int:
     data = unpacked(arguments.data, arguments.output / "data")
     models = [load(folder, command.device()) for folder in arguments.model]
-    spoken = arguments.languages or languages(data, arguments.setting)
-    sources = {name: covered(data, name) for name in spoken}
-    texts = [text for name in spoken for text in sources[name]]
+    chosen = arguments.languages or languages(data, arguments.setting)
+    sources = {name: covered(data, name) for name in chosen}
+    texts = [text for name in chosen for text in sources[name]]
     results = decode(models, texts, batch_size=arguments.batch_size, beam=arguments.beam)
     best = (result.hypotheses[0].tokens if result.hypotheses else [] for result in results)
     outputs = (models[0].target.decode(tokens) for tokens in best)
     arguments.output.mkdir(parents=True, exist_ok=True)
-    for name in spoken:
+    for name in chosen:
         lines = []
         for text in sources[name]:
             lemma, tags, _ = text.split("\t")
             lines.append(f"{lemma}\t{next(outputs)}\t{tags}\n")
         files.write(arguments.output / f"{name}-{arguments.setting}-out", "".join(lines).encode())
-    print(f"{len(texts)} predictions for {len(spoken)} languages are in {arguments.output}.")
+    print(f"{len(texts)} predictions for {len(chosen)} languages are in {arguments.output}.")
     return 0
 
 

@@ -35,7 +35,7 @@ def train(
     optimizer: str,
     vectors: Path | None,
 ) -> runs.History:
-    """Trains on a folder of pairs, or goes on with the run that `folder` holds.
+    """Trains on a folder of pairs, or resumes the run in `folder`.
 
     Args:
         folder: of the run.
@@ -67,7 +67,7 @@ def train(
 
     def one_epoch() -> float:
         total = 0.0
-        for chosen in runs.shown(runs.batches(lengths, batch)):
+        for chosen in runs.with_progress(runs.batches(lengths, batch)):
             shown = vocabulary.batch([pairs[index] for index in chosen])
             steps.zero_grad()
             value = functional.cross_entropy(network(shown)[0], shown.labels)
