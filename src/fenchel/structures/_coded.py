@@ -105,7 +105,7 @@ class CodedStructure(AbstractStructure):
     def argmax(
         self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> Any:
-        codes, _ = self.map_operator()(scores, extra_scores, lengths, self.option(extra_scores))
+        codes, _ = self.map_operator()(*self._operator_arguments(scores, extra_scores, lengths))
         indicator = self.indicator(codes.long(), scores.dtype)
         if extra_scores is None:
             return indicator
@@ -114,9 +114,8 @@ class CodedStructure(AbstractStructure):
     def best_vertices(self, problem: Problem) -> Vertices:
         scores, extra_scores = problem.scores, problem.extra_scores
         with torch.no_grad():
-            codes, best = self.map_operator()(
-                scores, extra_scores, problem.lengths, self.option(extra_scores)
-            )
+            arguments = self._operator_arguments(scores, extra_scores, problem.lengths)
+            codes, best = self.map_operator()(*arguments)
             codes = codes.long()
             indicator = self.indicator(codes, scores.dtype)
             extra = None if extra_scores is None else self.extra_indicator(codes, extra_scores)
@@ -143,9 +142,8 @@ class CodedStructure(AbstractStructure):
         operators = self.inference_operators()
         if operators is None:
             raise NotImplementedError(self.intractable_message)
-        return _autograd.log_partition(
-            scores, extra_scores, lengths, self.option(extra_scores), operators
-        )
+        arguments = self._operator_arguments(scores, extra_scores, lengths)
+        return _autograd.log_partition(*arguments, operators)
 
     def marginals(
         self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
@@ -153,9 +151,17 @@ class CodedStructure(AbstractStructure):
         operators = self.inference_operators()
         if operators is None:
             raise NotImplementedError(self.intractable_message)
-        return _autograd.marginals(
-            scores, extra_scores, lengths, self.option(extra_scores), operators
-        )
+        arguments = self._operator_arguments(scores, extra_scores, lengths)
+        u, v = _autograd.marginals(*arguments, operators)
+        return u, None if extra_scores is None else v
+
+    def _operator_arguments(
+        self, scores: Tensor, extra_scores: Tensor | None, lengths: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, int]:
+        """The arguments of its operators; extra scores that are not given are zero."""
+        if extra_scores is None:
+            extra_scores = self.merge_extra(scores, (None,) * len(self.extra_names))
+        return scores, extra_scores, lengths, self.option(extra_scores)
 
 
 def _count(indices: Tensor, size: int, dtype: torch.dtype) -> Tensor:

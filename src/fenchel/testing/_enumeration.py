@@ -12,13 +12,14 @@ from ..structures import AbstractStructure
 from ..structures._coded import CodedStructure
 
 
-def enumerate_codes(structure: AbstractStructure) -> Tensor:
+def enumerate_codes(structure: AbstractStructure, length: Tensor | None = None) -> Tensor:
     """The codes of all structures: every combination of options that is valid.
 
     Args:
         structure: a small one of the library's own.
+        length: (k,), the size of a shorter instance, for a structure with k `max_lengths`.
     Returns:
-        (K, positions) in int64.
+        (K, positions) in int64, −1 behind the end.
     Raises:
         TypeError: for a structure without codes, such as a `Custom`.
 
@@ -31,7 +32,13 @@ def enumerate_codes(structure: AbstractStructure) -> Tensor:
     dim = coded.options_dim
     options = range(2) if dim is None else range(-1, coded.shape[dim])
     codes = torch.tensor(list(itertools.product(options, repeat=coded.positions)))
-    return codes[coded.is_valid(codes, None)]
+    if length is None:
+        return codes[coded.is_valid(codes, None)]
+    lengths = length.expand(len(codes), -1)
+    codes = coded.mask_padding(codes, lengths)
+    outside = coded.indicator(codes) * ~coded.length_mask(lengths)
+    valid = coded.is_valid(codes, lengths) & (outside == 0).flatten(1).all(1)
+    return codes[valid].unique(dim=0)
 
 
 def enumerate_members(structure: AbstractStructure) -> Tensor:
