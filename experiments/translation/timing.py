@@ -31,7 +31,8 @@ def seconds_per_epoch(
         rounds: how many count.
     """
     pairs = sum(1 for file in config.data.train for _ in lines(file.source))  # type: ignore[union-attr]
-    per_epoch = math.ceil(pairs / config.training.batch_size)
+    batches = math.ceil(pairs / config.training.batch_size)
+    per_epoch = math.ceil(batches / config.training.gradient_accumulation)
     steps = min(steps or per_epoch, per_epoch)
     found = {}
     for name, attention in attentions.items():
