@@ -45,9 +45,9 @@ def table(rows: Sequence[Row]) -> str:
 
 def summary(rows: Sequence[Row]) -> str:
     """How many targets are met, and the rows that miss theirs."""
-    judged = [row for row in rows if row["met"] is not None]
-    missed = [row for row in judged if not row["met"]]
-    line = f"{len(judged) - len(missed)} of {len(judged)} targets met."
+    with_target = [row for row in rows if row["met"] is not None]
+    missed = [row for row in with_target if not row["met"]]
+    line = f"{len(with_target) - len(missed)} of {len(with_target)} targets met."
     return f"{line}\n\nMissed:\n\n{table(missed)}" if missed else line
 
 

@@ -152,7 +152,7 @@ class Place:
         }
 
 
-def _judged(row: Row, ratio: float | None, microseconds: float | None = None) -> Row:
+def _with_targets(row: Row, ratio: float | None, microseconds: float | None = None) -> Row:
     """The row with its targets, and whether it meets them."""
     limits = [(row["ratio"], ratio), (row["µs"], microseconds)]
     met = all(value <= limit for value, limit in limits if limit is not None)
@@ -203,12 +203,12 @@ def _mappings(place: Place, pass_: str, rounds: int) -> Iterator[Row]:
     for entry in ENTRIES:
         label = f"{entry.name}, {entry.option} = {entry.value}" if entry.option else entry.name
         row = place.row(pass_, label, times[entry.name], "torch.softmax", times["torch"])
-        yield _judged(row, MAX_RATIO.get(key), MAX_MICROSECONDS.get(key))
+        yield _with_targets(row, MAX_RATIO.get(key), MAX_MICROSECONDS.get(key))
         if entry.takes_tensor:
             label = f"{entry.name}, {entry.option} a tensor"
             timing = times[f"{entry.name}, tensor"]
             row = place.row(pass_, label, timing, "with a number", times[entry.name])
-            yield _judged(row, MAX_TENSOR_RATIO)
+            yield _with_targets(row, MAX_TENSOR_RATIO)
 
 
 def _losses(place: Place, rounds: int) -> Iterator[Row]:
@@ -219,7 +219,7 @@ def _losses(place: Place, rounds: int) -> Iterator[Row]:
     yield place.row("loss", "F.cross_entropy", times["torch"])
     for loss in LOSSES:
         row = place.row("loss", loss.label, times[loss.label], "F.cross_entropy", times["torch"])
-        yield _judged(row, MAX_RATIO[place.device, "loss"])
+        yield _with_targets(row, MAX_RATIO[place.device, "loss"])
 
 
 def _profile(place: Place, rounds: int) -> Iterator[Row]:
@@ -268,7 +268,7 @@ def _import(count: int) -> Row:
         )
         samples.append(float(done.stdout))
     row = Place("cpu", SHAPES["cpu"][0]).row("import", "fenchel", Timing.of(samples[1:]))
-    return _judged({**row, "shape": None}, None, MAX_IMPORT_SECONDS * 1e6)
+    return _with_targets({**row, "shape": None}, None, MAX_IMPORT_SECONDS * 1e6)
 
 
 def _places(devices: Sequence[str]) -> list[Place]:

@@ -81,8 +81,8 @@ def _ambiguous(parser: Parser, encode: Encoder, sentences: Sequence[Sentence]) -
             first = right.gather(1, posterior.weights.argmax(-1, keepdim=True)).squeeze(-1)
             for place, index in enumerate(chosen):
                 trees, words = int(posterior.support_size[place]), int(batch.lengths[place])
-                telling = bool(found[place] and not first[place])
-                ranks[index] = (trees == 1, not telling, words < 8, max(trees, 3), words)
+                is_ambiguous = bool(found[place] and not first[place])
+                ranks[index] = (trees == 1, not is_ambiguous, words < 8, max(trees, 3), words)
     return min(ranks, key=ranks.__getitem__)
 
 
