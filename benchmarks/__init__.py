@@ -1,1 +1,1 @@
-"""Measurements of fenchel beside torch and its rivals: `python -m benchmarks CASE`."""
+"""Measurements of fenchel beside torch and other packages: `python -m benchmarks CASE`."""

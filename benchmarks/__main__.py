@@ -10,25 +10,25 @@ from typing import Any
 
 import torch
 
-from fenchel.ops import _native
+import fenchel
 
 from . import _gpu, machine, results
 from .cases import CASES, Case
 from .cases.options import Options
 from .correctness import WrongAnswerError
 
-BUSY = 0.05
-"""The share of the cores that others may use before the times are in doubt."""
+MAX_OTHER_LOAD = 0.05
+"""The share of the cores that other processes may use before the times are in doubt."""
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Checks, then times, fenchel beside torch and its rivals, interleaved in one "
-        "run. A wrong answer is not timed.",
+        description="Checks, then times, fenchel beside torch and other packages, interleaved in "
+        "one run. A wrong answer is not timed.",
         epilog="Run it on a quiet machine. Results are appended to "
         "benchmarks/results/CASE-HARDWARE.jsonl, and CASE.md holds the last table. The cases gpu_* "
-        "need an NVIDIA GPU, and no rival: one that is missing is reported as not installed.",
+        "need an NVIDIA GPU; another package that is missing is reported as not installed.",
     )
     parser.add_argument(
         "cases", metavar="CASE", nargs="*", help=f"one or more of {', '.join(CASES)}"
@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="few rounds, the smallest shapes, no slow rivals: only to see that all works; "
+        help="few rounds, the smallest shapes, no slow packages: only to see that all works; "
         "results are not kept unless --output is given",
     )
     parser.add_argument(
@@ -64,7 +64,8 @@ def _head(case: Case) -> dict[str, Any]:
     """What the case is measured on."""
     if case.gpu:
         return {**machine.describe(), **_gpu.describe()}
-    return {**machine.describe(), "native": _native.STATUS, "others before": machine.others()}
+    native = fenchel.kernels()["native"]
+    return {**machine.describe(), "native": native, "other load before": machine.other_load()}
 
 
 def _run(case: Case, options: Options, head: dict[str, Any], folder: Path | None) -> bool:
@@ -80,16 +81,16 @@ def _run(case: Case, options: Options, head: dict[str, Any], folder: Path | None
     except Exception as error:
         if not (case.gpu and rows):
             raise
-        # A rival's fault may leave the GPU unusable; the time on it was not for nothing.
+        # Another package's fault may leave the GPU unusable; what was measured before it is kept.
         traceback.print_exc()
         head["ended early by"] = _gpu.reason(error)
     if not case.gpu:
-        head["others after"] = machine.others()
+        head["other load after"] = machine.other_load()
     for fact, value in head.items():
         print(f"  {fact}: {value}")
-    table = results.crossed(rows, case.crossed_by) if case.crossed_by else results.table(rows)
+    table = results.pivot(rows, case.pivot_by) if case.pivot_by else results.table(rows)
     print(f"\n{table}\n\n{results.summary(rows)}\n")
-    if max(head.get("others before") or 0, head.get("others after") or 0) > BUSY:
+    if max(head.get("other load before") or 0, head.get("other load after") or 0) > MAX_OTHER_LOAD:
         print("Other processes were busy: measure again on a quiet machine.\n")
     if folder is not None:
         hardware = head["gpu" if case.gpu else "cpu"]

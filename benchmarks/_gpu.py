@@ -10,29 +10,29 @@ from typing import Any
 
 import torch
 
-from . import machine, rivals
+from . import baselines, machine
 from .correctness import WrongAnswerError
 from .results import Row
 from .timing import Timing
 
-FLUSH = 256 * 2**20
-"""Bytes that are zeroed before a measurement, several times the L2 cache."""
-CYCLES = 2_000_000
-"""That the GPU waits before a measurement; the host is ahead then, and its time does not count."""
+FLUSHED_BYTES = 256 * 2**20
+"""Zeroed before a measurement, several times the L2 cache."""
+WAIT_CYCLES = 2_000_000
+"""The GPU waits so long before a measurement. The host runs ahead, and its time does not count."""
 WARM_UP = 2
-FEW = 3
+SLOW_ROUNDS = 3
 """Measurements of a slow contender."""
 MIB = 2**20
 ROWS = [0, 1, 2, 3, -4, -3, -2, -1]
 """The rows that are checked."""
 TOLERANCE = {torch.bfloat16: 1e-2, torch.float32: 1e-4}
-RIVALS_TOLERANCE = 0.05
-"""Rough answers of rivals are timed, and their errors stated."""
+BASELINES_TOLERANCE = 0.05
+"""Rough answers of other packages are timed, and their errors stated."""
 
 
 def tolerance(library: str, dtype: torch.dtype) -> float:
     """On the relative error of a library's answer."""
-    return TOLERANCE[dtype] if library == "fenchel" else RIVALS_TOLERANCE
+    return TOLERANCE[dtype] if library == "fenchel" else BASELINES_TOLERANCE
 
 
 class NoGpuError(Exception):
@@ -52,7 +52,7 @@ def describe() -> dict[str, Any]:
         "gpu memory GiB": round(properties.total_memory / 2**30),
         "cuda": torch.version.cuda,
         "triton": machine.version("triton"),
-        **{package: machine.version(package) for package in rivals.PACKAGES},
+        **{package: machine.version(package) for package in baselines.PACKAGES},
     }
 
 
@@ -91,14 +91,14 @@ def in_time(deadline: float, contender: Contender) -> Contender:
         return contender
 
     def late(*inputs: Any) -> None:
-        raise rivals.SkippedError("skipped: out of time")
+        raise baselines.SkippedError("skipped: out of time")
 
     return replace(contender, check=late)
 
 
 def reason(error: Exception) -> str:
     """Why a contender has no time, in a few words."""
-    if isinstance(error, rivals.SkippedError):
+    if isinstance(error, baselines.SkippedError):
         return str(error)
     if isinstance(error, torch.OutOfMemoryError):
         return "fails: out of memory"
@@ -112,7 +112,7 @@ def _measure(run: Callable[..., Any], inputs: tuple, flush: torch.Tensor) -> tup
     """The events before and after a call."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     flush.zero_()
-    torch.cuda._sleep(CYCLES)
+    torch.cuda._sleep(WAIT_CYCLES)
     start.record()
     run(*inputs)
     end.record()
@@ -157,19 +157,19 @@ def race(
             peak = _peak(contender.run, prepare(*inputs))
             torch.cuda.synchronize()
             results.append(Result(error=error, peak=peak))
-        except Exception as failure:  # of any kind: a rival's failure must not end the race
+        except Exception as failure:  # of any kind: one failure must not end the race
             results.append(Result(note=reason(failure)))
         _free()
 
-    able = [place for place, result in enumerate(results) if result.note is None]
-    events: dict[int, list[tuple]] = {place: [] for place in able}
-    flush = torch.empty(FLUSH, dtype=torch.uint8, device="cuda")
+    working = [place for place, result in enumerate(results) if result.note is None]
+    events: dict[int, list[tuple]] = {place: [] for place in working}
+    flush = torch.empty(FLUSHED_BYTES, dtype=torch.uint8, device="cuda")
     for turn in range(rounds):
         del inputs
         inputs = fresh()
-        start = turn % max(1, len(able))
-        for place in (*able[start:], *able[:start]):
-            if not contenders[place].slow or turn < FEW:
+        start = turn % max(1, len(working))
+        for place in (*working[start:], *working[:start]):
+            if not contenders[place].slow or turn < SLOW_ROUNDS:
                 run = contenders[place].run
                 events[place].append(_measure(run, prepare(*inputs), flush))
     torch.cuda.synchronize()
@@ -182,7 +182,7 @@ def race(
     return results
 
 
-def with_host(contender: Contender, inputs: tuple, calls: int = 200) -> Result:
+def host_time(contender: Contender, inputs: tuple, calls: int = 200) -> Result:
     """The time of a call in a row of calls, the work of the host included."""
     try:
         for _ in range(WARM_UP):
@@ -197,12 +197,12 @@ def with_host(contender: Contender, inputs: tuple, calls: int = 200) -> Result:
         return Result(note=reason(failure))
 
 
-def columns(contender: Contender, result: Result, baseline: float) -> Row:
+def columns(contender: Contender, result: Result, torch_seconds: float) -> Row:
     """What every case on a GPU states of a contender; the case adds its own columns.
 
     Args:
         contender, result: as in the race.
-        baseline: the seconds of which the ratio is a multiple.
+        torch_seconds: the time of torch, of which the ratio is a multiple.
     """
     timing = result.timing
     return {
@@ -210,5 +210,5 @@ def columns(contender: Contender, result: Result, baseline: float) -> Row:
         "mapping": contender.mapping,
         "µs": timing and timing.median * 1e6,
         "quartiles µs": timing and f"{timing.lower * 1e6:.0f}–{timing.upper * 1e6:.0f}",
-        "ratio": timing and timing.median / baseline,
+        "ratio": timing and timing.median / torch_seconds,
     }

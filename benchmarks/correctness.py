@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from .subjects import LossSubject, Subject
+from .ground_truth import GroundTruth
 
+Function = Callable[[Tensor], Tensor]
 ROWS = [0, -1]
-"""The rows that are checked, the ends of what the threads share; the truth is slow."""
+"""The rows that are checked, the ends of what the threads share; the exact answer is slow."""
 TOLERANCE = 2e-6
 """On the largest error of an entry in float32; the `accuracy` case is the strict one."""
 STEP = 1e-6
@@ -20,6 +21,33 @@ STEP = 1e-6
 
 class WrongAnswerError(Exception):
     """A contender's result is not the mapping's."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A mapping under a label.
+
+    `baselines` gives the `entmax` package's functions for rows whose widest support is k.
+    """
+
+    label: str
+    function: Function
+    ground_truth: GroundTruth
+    baselines: Callable[[int], dict[str, Function]] = lambda k: {}
+
+
+@dataclass(frozen=True)
+class LossSubject:
+    """The mean loss of a mapping under a label, and −Ω.
+
+    `baseline` is the `entmax` package's loss, if there is one.
+    """
+
+    label: str
+    function: Callable[[Tensor, Tensor], Tensor]
+    ground_truth: GroundTruth
+    entropy: Callable[[Tensor], Tensor]
+    baseline: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
 def _near(what: str, actual: Tensor, expected: Tensor, tolerance: float) -> None:
@@ -37,10 +65,10 @@ def relative_error(what: str, actual: Tensor, expected: Tensor, tolerance: float
 
 
 def check_mapping(subject: Subject, x: Tensor, v: Tensor) -> None:
-    """The values of a mapping against the truth, and its gradient against differences.
+    """The values of a mapping against the ground truth, and its gradient against differences.
 
     Args:
-        subject: the mapping and its truth.
+        subject: the mapping and its ground truth.
         x, v: scores and a cotangent, float32 (n, d).
     """
     function = subject.function
@@ -48,9 +76,9 @@ def check_mapping(subject: Subject, x: Tensor, v: Tensor) -> None:
     y = function(x)
     (gradient,) = torch.autograd.grad(y, x, v)
     wide = x.detach()[ROWS].double()
-    _near(subject.label, y.detach()[ROWS], subject.truth(wide), TOLERANCE)
+    _near(subject.label, y.detach()[ROWS], subject.ground_truth(wide), TOLERANCE)
     # The Jacobian J is symmetric, so <gradient, w> = <v, Jw> for a random direction w.
-    w = torch.randn(wide.shape, dtype=torch.float64)
+    w = torch.randn_like(wide)
     moved = (function(wide + STEP * w) - function(wide - STEP * w)) / (2 * STEP)
     expected = (moved * v[ROWS]).sum(-1)
     scale = float(1 + expected.abs().max())
@@ -58,18 +86,18 @@ def check_mapping(subject: Subject, x: Tensor, v: Tensor) -> None:
 
 
 def check_loss(subject: LossSubject, x: Tensor, target: Tensor) -> None:
-    """A mean Fenchel-Young loss and its gradient against the truth.
+    """A mean Fenchel-Young loss and its gradient against the ground truth.
 
     Args:
-        subject: the loss, with the truth of its mapping and its entropy.
+        subject: the loss, with the ground truth of its mapping and its entropy.
         x, target: scores, float32 (n, d), and classes (n,).
     """
     x, target = x.detach()[ROWS].requires_grad_(), target[ROWS]
     loss = subject.function(x, target)
     (gradient,) = torch.autograd.grad(loss, x)
     wide = x.detach().double()
-    y = subject.truth(wide)
-    rows = torch.arange(len(target))
+    y = subject.ground_truth(wide)
+    rows = torch.arange(len(target), device=target.device)
     expected = ((y * wide).sum(-1) + subject.entropy(y) - wide[rows, target]).mean()
     _near(
         f"the loss of {subject.label}",

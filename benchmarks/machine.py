@@ -53,7 +53,7 @@ def _jiffies() -> list[int] | None:
     return [int(word) for word in line.split()[1:]]
 
 
-def others() -> float | None:
+def other_load() -> float | None:
     """The share of all cores that other processes use, watched for a second; None if unknown."""
     before = _jiffies()
     time.sleep(1)

@@ -6,25 +6,23 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fenchel.plots import _style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from .results import FOLDER, Row
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "gpu.svg"
 PASSES = ("forward", "forward+backward")
-COLOURS: dict[str, str] = {
-    "copy": _style.GREY,
-    "softmax": _style.COLOURS[0],
-    "entmax 1.5": _style.COLOURS[1],
-    "entmax 1.33": _style.COLOURS[2],
-    "sparsemax": _style.COLOURS[3],
+COLOURS = {
+    "copy": "#666666",
+    "softmax": "#000000",
+    "entmax 1.5": "#E69F00",
+    "entmax 1.33": "#0072B2",
+    "sparsemax": "#009E73",
 }
+"""Okabe and Ito's, which can be told apart under colour blindness."""
 MARKERS = {"torch": "", "fenchel": "o", "adasplash": "^", "liger": "s", "entmax": "x"}
 DASHES = {"torch": "-", "fenchel": "-", "adasplash": "--", "liger": ":", "entmax": "-."}
 
@@ -57,7 +55,9 @@ def _draw(axes: Axes, rows: Sequence[Row]) -> None:
             linewidth=1.9 if library in ("torch", "fenchel") else 1.2,
             label=f"{library} {mapping}",
         )
-    _style.tidy(axes)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
     axes.set_xscale("log", base=2)
     axes.set_xlabel("entries of a row")
 
@@ -69,7 +69,7 @@ def figure(rows: Sequence[Row], dtype: str = "bfloat16") -> Figure:
         rows: of one run of gpu_mappings.
         dtype: the type of numbers to draw.
     """
-    drawn = _style.new_figure(10, 4.6)
+    drawn = Figure(figsize=(10, 4.6), layout="constrained")
     pair: Any = drawn.subplots(1, 2, sharey=True)
     for axes, pass_ in zip(pair, PASSES, strict=True):
         key = ("gpu", pass_, dtype)

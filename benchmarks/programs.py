@@ -1,4 +1,4 @@
-"""Independent answers in float64 for the mappings that are not separable, by a general solver."""
+"""Exact answers in float64 for the mappings that are not separable, by a general convex solver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import cvxpy
 import torch
 from torch import Tensor
 
-from .truth import Truth
+from .ground_truth import GroundTruth
 
 
 def _program(x: Tensor, penalty: Callable[[Any], Any], ordered: bool = False) -> Tensor:
@@ -23,7 +23,7 @@ def _program(x: Tensor, penalty: Callable[[Any], Any], ordered: bool = False) ->
     return torch.as_tensor(y.value)
 
 
-def fusedmax(lam: float) -> Truth:
+def fusedmax(lam: float) -> GroundTruth:
     """Ω = ½‖y‖² + λ Σ |y_(i+1) − y_i|."""
 
     def solve(x: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ def fusedmax(lam: float) -> Truth:
     return solve
 
 
-def oscarmax(lam: float) -> Truth:
+def oscarmax(lam: float) -> GroundTruth:
     """Ω = ½‖y‖² + λ Σ_(i<j) max(y_i, y_j)."""
 
     def solve(x: Tensor) -> Tensor:

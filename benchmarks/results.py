@@ -45,23 +45,23 @@ def table(rows: Sequence[Row]) -> str:
 
 def summary(rows: Sequence[Row]) -> str:
     """How many targets are met, and the rows that miss theirs."""
-    judged = [row for row in rows if row["met"] is not None]
-    missed = [row for row in judged if not row["met"]]
-    line = f"{len(judged) - len(missed)} of {len(judged)} targets met."
+    with_target = [row for row in rows if row["met"] is not None]
+    missed = [row for row in with_target if not row["met"]]
+    line = f"{len(with_target) - len(missed)} of {len(with_target)} targets met."
     return f"{line}\n\nMissed:\n\n{table(missed)}" if missed else line
 
 
-def crossed(rows: Sequence[Row], lines: Sequence[str]) -> str:
-    """The contenders side by side: microseconds, and the ratio to the baseline.
+def pivot(rows: Sequence[Row], index: Sequence[str]) -> str:
+    """The contenders side by side: microseconds, and the ratio to torch.
 
     Args:
         rows: with a library, a mapping of it, µs and ratio, or a note why there are none.
-        lines: the columns that name a line of the table.
+        index: the columns that name a line of the table.
     """
     table_rows: dict[tuple, Row] = {}
     for row in rows:
-        key = tuple(row[column] for column in lines)
-        line = table_rows.setdefault(key, dict(zip(lines, key, strict=True)))
+        key = tuple(row[column] for column in index)
+        line = table_rows.setdefault(key, dict(zip(index, key, strict=True)))
         measured = f"{row['µs']:.0f} ({row['ratio']:.2f})" if row["µs"] else row["note"]
         line[f"{row['library']} {row['mapping']}"] = measured + " NO" * (row["met"] is False)
     return table(list(table_rows.values()))

@@ -1,9 +1,8 @@
-"""What is measured: each mapping, its truth, its loss, and the `entmax` package's counterpart."""
+"""What is measured: each mapping with its exact answer, its loss, and the `entmax` package's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import entmax
@@ -12,34 +11,10 @@ from torch import Tensor
 
 import fenchel
 
-from . import programs, truth
+from . import ground_truth, programs
+from .correctness import Function, LossSubject, Subject
 
-Function = Callable[[Tensor], Tensor]
 OTHER_ALPHAS = (1.1, 1.25, 1.33, 1.75, 2.5)
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A mapping under a label.
-
-    `rival` gives the `entmax` package's functions for rows whose widest support is k.
-    """
-
-    label: str
-    function: Function
-    truth: truth.Truth
-    rival: Callable[[int], dict[str, Function]] = lambda k: {}
-
-
-@dataclass(frozen=True)
-class LossSubject:
-    """The loss of a mapping under a label, −Ω, and the `entmax` package's loss."""
-
-    label: str
-    function: Callable[[Tensor, Tensor], Tensor]
-    truth: truth.Truth
-    entropy: Callable[[Tensor], Tensor]
-    rival: Callable[[Tensor, Tensor], Tensor]
 
 
 def _sorting(function: Callable[..., Tensor]) -> Callable[[int], dict[str, Function]]:
@@ -47,8 +22,12 @@ def _sorting(function: Callable[..., Tensor]) -> Callable[[int], dict[str, Funct
     return lambda k: {"entmax": function, "entmax, best k": partial(function, k=k)}
 
 
-SPARSEMAX = Subject("sparsemax", fenchel.sparsemax, truth.entmax(2.0), _sorting(entmax.sparsemax))
-ENTMAX15 = Subject("entmax 1.5", fenchel.entmax, truth.entmax(1.5), _sorting(entmax.entmax15))
+SPARSEMAX = Subject(
+    "sparsemax", fenchel.sparsemax, ground_truth.entmax(2.0), _sorting(entmax.sparsemax)
+)
+ENTMAX15 = Subject(
+    "entmax 1.5", fenchel.entmax, ground_truth.entmax(1.5), _sorting(entmax.entmax15)
+)
 
 
 def entmax_subject(alpha: float) -> Subject:
@@ -56,7 +35,7 @@ def entmax_subject(alpha: float) -> Subject:
     return Subject(
         f"entmax {alpha:g}",
         partial(fenchel.entmax, alpha=alpha),
-        truth.entmax(alpha),
+        ground_truth.entmax(alpha),
         lambda k: {"entmax": partial(entmax.entmax_bisect, alpha=alpha)},
     )
 
@@ -71,26 +50,28 @@ def oscarmax_subject(lam: float) -> Subject:
     return Subject(f"oscarmax {lam:g}", partial(fenchel.oscarmax, lam=lam), programs.oscarmax(lam))
 
 
-PNORMMAX = Subject("pnormmax 1.5", partial(fenchel.pnormmax, p=1.5), truth.pnormmax(1.5))
+PNORMMAX = Subject("pnormmax 1.5", partial(fenchel.pnormmax, p=1.5), ground_truth.pnormmax(1.5))
 NORMMAX = Subject(
     "normmax 2",
     partial(fenchel.normmax, alpha=2.0),
-    truth.normmax(2.0),
+    ground_truth.normmax(2.0),
     lambda k: {"entmax": partial(entmax.normmax_bisect, alpha=2)},
 )
 KSUBSET = Subject(
     "ksubset 2",
     partial(fenchel.ksubset, k=2.0),
-    truth.ksubset(2.0),
+    ground_truth.ksubset(2.0),
     lambda k: {"entmax": partial(entmax.budget_bisect, budget=2)},
 )
 
 
 def _loss(
-    label: str, mapping: fenchel.mappings.AbstractMapping, alpha: float, rival: torch.nn.Module
+    label: str, mapping: fenchel.mappings.AbstractMapping, alpha: float, baseline: torch.nn.Module
 ) -> LossSubject:
     function = partial(fenchel.fenchel_young_loss, mapping)
-    return LossSubject(label, function, truth.entmax(alpha), truth.tsallis(alpha), rival)
+    return LossSubject(
+        label, function, ground_truth.entmax(alpha), ground_truth.tsallis(alpha), baseline
+    )
 
 
 LOSSES = (

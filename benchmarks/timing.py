@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-SHORTEST = 2e-4
-"""Seconds that one measurement takes at least; shorter calls are repeated within it."""
-FEW = 5
+MIN_SECONDS = 2e-4
+"""The least time of one measurement by default; shorter calls are repeated within it."""
+SLOW_ROUNDS = 5
 """Measurements of a slow contender."""
 
 
@@ -49,7 +49,12 @@ def _measure(contender: Contender, inputs: tuple, repeats: int) -> float:
 
 
 def race(
-    contenders: Sequence[Contender], fresh: Callable[[], tuple], rounds: int
+    contenders: Sequence[Contender],
+    fresh: Callable[[], tuple],
+    rounds: int,
+    *,
+    min_seconds: float = MIN_SECONDS,
+    synchronize: Callable[[], None] = lambda: None,
 ) -> dict[str, Timing]:
     """The time of each contender, by name.
 
@@ -57,15 +62,18 @@ def race(
         contenders: each is warmed up, then measured once per round, in an order that rotates.
         fresh: new random inputs, drawn outside the clock and shared by the contenders of a round.
         rounds: how many.
+        min_seconds: the least time of one measurement.
+        synchronize: called before each measurement, outside the clock. Work that a device still
+            does after the last call is not counted.
     """
     inputs = fresh()
     repeats = {}
     for contender in contenders:
         warm = min(_measure(contender, inputs, 1) for _ in range(1 if contender.slow else 5))
-        repeats[contender.name] = max(1, math.ceil(SHORTEST / warm))
+        repeats[contender.name] = max(1, math.ceil(min_seconds / warm))
 
     samples: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-    stride = max(1, rounds // FEW)
+    stride = max(1, rounds // SLOW_ROUNDS)
     gc.collect()
     gc.disable()
     try:
@@ -74,6 +82,7 @@ def race(
             start = turn % len(contenders)
             for contender in (*contenders[start:], *contenders[:start]):
                 if not contender.slow or turn % stride == 0:
+                    synchronize()
                     seconds = _measure(contender, inputs, repeats[contender.name])
                     samples[contender.name].append(seconds)
     finally:

@@ -9,6 +9,11 @@ from collections.abc import Sequence
 import torch
 
 
+def device() -> str:
+    """The device to compute on: a GPU where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
     """Runs the command that the arguments name, `train` if they start with an option.
 

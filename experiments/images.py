@@ -10,11 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import runs
+from . import files
 
 VALIDATION = 10_000
 """How many of the last training images are for validation."""
-LARGEST = 2**31
+MAX_BYTES = 2**31
 """Bytes that a file may claim to hold."""
 
 
@@ -48,8 +48,8 @@ def read_idx(path: Path) -> Tensor:
             raise ValueError(f"{path} ends within its header.")
         shape = struct.unpack(f">{head[3]}I", sides)
         size = torch.Size(shape).numel()
-        if size > LARGEST:
-            raise ValueError(f"{path} claims {size} bytes, more than {LARGEST}.")
+        if size > MAX_BYTES:
+            raise ValueError(f"{path} claims {size} bytes, more than {MAX_BYTES}.")
         content = file.read(size)
     if len(content) != size:
         raise ValueError(f"{path} must hold {size} bytes for shape {shape}; it has {len(content)}.")
@@ -65,8 +65,8 @@ def read_training(folder: Path) -> tuple[Images, Images]:
         FileNotFoundError, ValueError: if a file is missing, damaged or does not fit the other.
     """
     endings = ("", ".gz", ".idx3-ubyte", ".idx1-ubyte")
-    pixels = read_idx(runs.find(folder, ["train-images"], endings))
-    labels = read_idx(runs.find(folder, ["train-labels"], endings))
+    pixels = read_idx(files.find(folder, ["train-images"], endings))
+    labels = read_idx(files.find(folder, ["train-labels"], endings))
     if pixels.ndim != 3 or labels.shape != pixels.shape[:1] or len(labels) <= VALIDATION:
         raise ValueError(
             f"{folder} must hold more than {VALIDATION} images and a label for each; found shapes "

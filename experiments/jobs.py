@@ -29,14 +29,14 @@ class Job:
     module: str = "fenchel"
 
 
-def run(jobs: Sequence[Job], at_once: int) -> list[Job]:
-    """Runs jobs, several at once, and returns those that failed."""
+def run(jobs: Sequence[Job], num_parallel: int) -> list[Job]:
+    """Runs jobs, so many in parallel, and returns those that failed."""
     cores = os.cpu_count() or 1
-    threads = str(max(1, cores // min(at_once, max(len(jobs), 1))))
+    threads = str(max(1, cores // min(num_parallel, max(len(jobs), 1))))
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
 
-    def one(job: Job) -> bool:
-        began = time.monotonic()
+    def run_one(job: Job) -> bool:
+        start = time.monotonic()
         job.log.parent.mkdir(parents=True, exist_ok=True)
         with open(job.log, "w", encoding="utf-8") as log:
             for command in job.commands:
@@ -45,9 +45,9 @@ def run(jobs: Sequence[Job], at_once: int) -> list[Job]:
                 if done.returncode:
                     print(f"{job.name}: failed; see {job.log}", file=sys.stderr, flush=True)
                     return False
-        print(f"{job.name}: done in {time.monotonic() - began:.0f} s", flush=True)
+        print(f"{job.name}: done in {time.monotonic() - start:.0f} s", flush=True)
         return True
 
-    with ThreadPoolExecutor(max_workers=at_once) as pool:
-        succeeded = list(pool.map(one, jobs))
-    return [job for job, good in zip(jobs, succeeded, strict=True) if not good]
+    with ThreadPoolExecutor(max_workers=num_parallel) as pool:
+        succeeded = list(pool.map(run_one, jobs))
+    return [job for job, is_done in zip(jobs, succeeded, strict=True) if not is_done]

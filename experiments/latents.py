@@ -17,14 +17,15 @@ import fenchel
 from fenchel import plots
 from fenchel.latent import History, estimators
 
-from . import command, jobs, runs, summary
+from . import command, jobs, runs, summary, tables
 
-RATE, EVERY, COLDEST = 1e-4, 500, 0.5
-"""The temperature of a relaxation is max(COLDEST, exp(−RATE · step)), set anew EVERY steps."""
+COOLING_RATE, COOLING_STEPS, MIN_TEMPERATURE = 1e-4, 500, 0.5
+"""The temperature of a relaxation is max(MIN_TEMPERATURE, exp(−COOLING_RATE · step)), with the step
+rounded down to a multiple of COOLING_STEPS."""
 FACTS = ("epoch", "loss", "seconds", "cpu_seconds", "calls", "calls_p10", "calls_p90", "exact")
-IN_ALL = "median decoder calls, summed over epochs"
+TOTAL_CALLS = "median decoder calls, summed over epochs"
 Builder = Callable[[int], Any]
-"""From the number of features that a learned baseline sees to an estimator."""
+"""From the number of inputs of a learned baseline to an estimator."""
 
 
 def baseline_network(features: int) -> nn.Module:
@@ -55,7 +56,7 @@ CATEGORICAL: dict[str, Builder] = {
 
 def batches(count: int, size: int, device: str) -> Iterator[Tensor]:
     """All indices, in random order, in batches."""
-    yield from runs.shown(torch.randperm(count).to(device).split(size))
+    yield from runs.with_progress(torch.randperm(count).to(device).split(size))
 
 
 def adam(model: nn.Module, lr: float) -> torch.optim.Adam:
@@ -81,7 +82,7 @@ class Trained(nn.Module):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def batches(self, count: int, size: int, device: str) -> Iterator[Tensor]:
-        """An epoch's batches of indices: counts the steps, and cools what has a temperature."""
+        """An epoch's batches of indices; counts the steps, and sets the estimator's temperature."""
         done = int(self.steps)  # once, since reading it waits for a GPU
         for chosen in batches(count, size, device):
             if isinstance(self.estimator, estimators.GumbelSoftmax):
@@ -92,8 +93,8 @@ class Trained(nn.Module):
 
 
 def temperature(step: int) -> float:
-    """That of a relaxation at a step."""
-    return max(COLDEST, math.exp(-RATE * (step // EVERY * EVERY)))
+    """The temperature of a relaxation at a step."""
+    return max(MIN_TEMPERATURE, math.exp(-COOLING_RATE * (step // COOLING_STEPS * COOLING_STEPS)))
 
 
 def calls(history: History) -> dict[str, float]:
@@ -107,13 +108,13 @@ def calls(history: History) -> dict[str, float]:
     }
 
 
-def _lines(history: runs.History, measure: str) -> dict[str, list[float]]:
+def _curves(history: runs.History, measure: str) -> dict[str, list[float]]:
     """What is drawn of a run."""
     median = [record["calls"] for record in history]
     return {
         measure: [record[measure] for record in history],
         "calls": median,
-        IN_ALL: list(itertools.accumulate(median)),
+        TOTAL_CALLS: list(itertools.accumulate(median)),
     }
 
 
@@ -124,7 +125,7 @@ def _draw(lines: dict, names: Sequence[str], over: str | None, path: Path) -> No
 
 @dataclass(frozen=True)
 class Experiment:
-    """A recipe and how its runs are told apart.
+    """A recipe and how its runs are grouped.
 
     Args:
         name: the module's.
@@ -134,12 +135,12 @@ class Experiment:
         figures: what the table shows, from the figure's name to its heading.
         paper: what the paper says, by estimator.
         options: from an option's name to its default, and what --quick sets it to.
-        tuned: other defaults, by estimator, which a search has found.
-        variants: which options tell runs apart beside the estimator.
+        tuned: defaults for some estimators, found by a search.
+        variants: the options, besides the estimator, by which runs are grouped.
         data: what the command line says of `--data`.
         slow: estimators that --quick leaves out unless they are named.
-        prepare: `prepare(data, folder, device)` makes what runs of a folder share, before some of
-            them start side by side.
+        prepare: `prepare(data, folder, device)` makes the files that runs of a folder share, before
+            they start in parallel.
     """
 
     name: str
@@ -161,7 +162,7 @@ class Experiment:
 
     @property
     def results(self) -> Path:
-        """Where the table goes unless it is told."""
+        """Where the table goes by default."""
         return Path(__file__).parent / self.name / "results"
 
     def run_train(
@@ -170,10 +171,10 @@ class Experiment:
         data: Path,
         estimator: Sequence[str] | None,
         quick: bool,
-        at_once: int,
+        num_parallel: int,
         **given: Any,
     ) -> None:
-        """Trains with each estimator named, or goes on; several side by side, each a process.
+        """Trains with each estimator named, or resumes; several in parallel, each a process.
 
         Raises:
             ValueError: if a process failed.
@@ -184,11 +185,13 @@ class Experiment:
             options = self._options(name, quick, given)
             label = "-".join([name, *(str(options[o]) for o in self.variants)])
             todo[parent / f"{label}-{options['seed']}"] = options
-        if at_once > 1:
-            self._side_by_side(todo, data, parent, at_once)
+        if num_parallel > 1:
+            self._in_parallel(todo, data, parent, num_parallel)
         for folder, options in todo.items():
             history = (
-                runs.read_history(folder) if at_once > 1 else self.train(folder, data, **options)
+                runs.read_history(folder)
+                if num_parallel > 1
+                else self.train(folder, data, **options)
             )
             best = max(history, key=lambda record: record[self.measure])
             print(f"{folder}: best {self.measure} {best[self.measure]:.4g}, epoch {best['epoch']}")
@@ -200,8 +203,8 @@ class Experiment:
         chosen = {name: value for name, value in given.items() if value is not None}
         return {**dict.fromkeys(given), **defaults, **chosen, "estimator": estimator}
 
-    def _side_by_side(
-        self, todo: Mapping[Path, Mapping[str, Any]], data: Path, parent: Path, at_once: int
+    def _in_parallel(
+        self, todo: Mapping[Path, Mapping[str, Any]], data: Path, parent: Path, num_parallel: int
     ) -> None:
         if self.prepare is not None:
             self.prepare(data, parent, next(iter(todo.values()))["device"])
@@ -213,22 +216,22 @@ class Experiment:
                     words += [f"--{name.replace('_', '-')}", str(value)]
             module = f"experiments.{self.name}"
             work.append(jobs.Job(folder.name, [words], folder / "log.txt", module))
-        failed = jobs.run(work, at_once)
+        failed = jobs.run(work, num_parallel)
         if failed:
             raise ValueError(f"{', '.join(job.name for job in failed)} failed; see the logs.")
 
     def run_table(self, run: Sequence[Path], output: Path, epochs: int | None = None) -> None:
         """Gathers runs into results.json, table.md and pictures, one line per estimator.
 
-        With `epochs` as if they had ended after so many.
+        With `epochs`, only the first so many epochs of each run count.
         """
         found = [{**one, "history": one["history"][:epochs]} for one in runs.gather(run)]
         summary.save(found, self.table, output)
         for variant, members in summary.grouped(found, self.variants).items():
-            lines = {run["estimator"]: _lines(run["history"], self.measure) for run in members}
+            lines = {run["estimator"]: _curves(run["history"], self.measure) for run in members}
             suffix = "".join(f"-{value}" for value in variant)
             _draw(lines, ("calls", self.measure), None, output / f"epochs{suffix}.png")
-            _draw(lines, (IN_ALL, self.measure), IN_ALL, output / f"calls{suffix}.png")
+            _draw(lines, (TOTAL_CALLS, self.measure), TOTAL_CALLS, output / f"calls{suffix}.png")
         print(self.table(found))
 
     def table(self, found: Sequence[summary.Run]) -> str:
@@ -239,7 +242,7 @@ class Experiment:
         head += [
             f"{self.measure}, last epoch",
             "decoder calls, last epoch (10–90%)",
-            IN_ALL,
+            TOTAL_CALLS,
             "exact",
             "CPU s per epoch",
             "paper",
@@ -252,17 +255,17 @@ class Experiment:
             spread = f"{mean['calls']:g} ({mean['calls_p10']:g}–{mean['calls_p90']:g})"
             figures = [summary.spread([record[key] for record in best]) for key in self.figures]
             counts = [*map(str, variant), str(len(members)), summary.epochs(members)]
-            in_all = [_lines(run["history"], self.measure)[IN_ALL][-1] for run in members]
-            costs = [spread, f"{sum(in_all) / len(in_all):g}", f"{mean['exact']:.0%}"]
+            total = [_curves(run["history"], self.measure)[TOTAL_CALLS][-1] for run in members]
+            costs = [spread, f"{sum(total) / len(total):g}", f"{mean['exact']:.0%}"]
             costs += [f"{summary.seconds(members):.1f}"]
             ends = summary.spread([record[self.measure] for record in last])
             rows.append([name, *counts, *figures, ends, *costs, self.paper.get(name, "–")])
-        return summary.markdown(head, rows)
+        return tables.markdown(head, rows)
 
     def _parser(self) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(prog=f"python -m experiments.{self.name}")
         commands = parser.add_subparsers(required=True)
-        one = commands.add_parser("train", help="train, or go on with runs that were killed")
+        one = commands.add_parser("train", help="train, or resume runs that were killed")
         one.set_defaults(command=self.run_train)
         one.add_argument("--data", type=Path, required=True, help=self.data)
         without = f", with --quick without {', '.join(self.slow)}" if self.slow else ""
@@ -276,16 +279,16 @@ class Experiment:
         one.add_argument("--run", type=Path, help="folder for runs (default: runs/EXPERIMENT/KIND)")
         one.add_argument("--quick", action="store_true", help="small: a minute or two on one core")
         one.add_argument("--seed", type=int, default=1)
-        one.add_argument("--minutes", type=float, help="end a run after the epoch they end in")
+        one.add_argument("--minutes", type=float, help="end a run after the epoch when they pass")
         one.add_argument(
             "--jobs",
-            dest="at_once",
+            dest="num_parallel",
             metavar="N",
             type=int,
             default=1,
-            help="runs side by side, each a process (default: 1)",
+            help="runs in parallel, each a process (default: 1)",
         )
-        one.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+        one.add_argument("--device", default=command.device())
         one.add_argument("--threads", type=int, help="of the CPU (default: all)")
         for name, (full, quick) in self.options.items():
             flag = f"--{name.replace('_', '-')}"

@@ -1,11 +1,9 @@
-"""A training run: a folder with options, history and weights, which survives a kill."""
+"""A training run: a folder with options, history and weights, from which a killed run resumes."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,9 +14,11 @@ from safetensors import safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
+from .files import write
+
 OPTIONS, STATE, BEST = "options.json", "state.safetensors", "best.safetensors"
 HISTORY = "history.json"
-"""What a table needs beside the options, without the weights."""
+"""The history alone, for tables; the state holds it, too."""
 History = list[dict[str, Any]]
 
 
@@ -35,22 +35,22 @@ def fit(
     decay: float = 1.0,
     minutes: float | None = None,
 ) -> History:
-    """Trains up to an epoch, from where the folder's state is, and leaves the best model loaded.
+    """Trains up to an epoch, from the folder's state on, and loads the best model at the end.
 
     Args:
         folder: of the run; `open_run` makes it.
         model, optimizer: as at the start of the run.
-        epochs: how many, those of an earlier call included.
-        seed: every epoch starts from its own random state, so a run that was killed and resumed
-            equals one that was not.
+        epochs: how many in all, with those of earlier calls.
+        seed: every epoch starts from its own random state, so a resumed run equals one that was
+            never killed.
         train: one epoch, its mean loss; the model is in training mode.
         evaluate: figures on the development data; no gradients are kept.
-        measure: which of these figures says what model is best.
+        measure: which of these figures decides what model is best.
         decay: multiplies the learning rate after an epoch that is not the best so far.
-        minutes: ends this call after the epoch in which they have passed; None for no limit.
+        minutes: the call ends after the epoch in which they pass; None for no limit.
     Returns:
-        One record per epoch: the loss, the figures, and what the training took on the clock and,
-        which other programs do not disturb, of the processor.
+        One record per epoch: the loss, the figures, the time of training, and its processor time,
+        which does not depend on other programs.
     Raises:
         ValueError: for less than one epoch, or no time.
     """
@@ -58,7 +58,7 @@ def fit(
         raise ValueError(f"`epochs` must be at least 1, got {epochs}.")
     if minutes is not None and not minutes > 0:
         raise ValueError(f"`minutes` must be greater than 0, got {minutes}.")
-    began = time.monotonic()
+    run_start = time.monotonic()
     history = _resume(folder, model, optimizer)
     for epoch in range(len(history) + 1, epochs + 1):
         torch.manual_seed(1_000_003 * seed + epoch)
@@ -80,7 +80,7 @@ def fit(
         _save(folder, model, optimizer, history)
         shown = "  ".join(f"{name} {value:.4g}" for name, value in history[-1].items())
         print(shown + ("  *" if improved else ""), file=sys.stderr, flush=True)
-        if minutes is not None and time.monotonic() - began > 60 * minutes:
+        if minutes is not None and time.monotonic() - run_start > 60 * minutes:
             break
     load_best(folder, model)
     return history
@@ -112,7 +112,7 @@ def read_options(folder: Path) -> dict[str, Any]:
 def read_history(folder: Path) -> History:
     """One record per finished epoch of a run; none if there is no state yet.
 
-    A run that was brought from elsewhere without its weights has its history all the same.
+    A run that was copied without its weights still has its history.
     """
     path = folder / STATE
     if path.exists():
@@ -123,7 +123,7 @@ def read_history(folder: Path) -> History:
 
 
 def gather(folders: Iterable[Path]) -> list[dict[str, Any]]:
-    """Options and history of every run that has finished an epoch; what is no run is passed over.
+    """Options and history of every run that has finished an epoch; other folders are skipped.
 
     Raises:
         ValueError: if none has.
@@ -149,35 +149,6 @@ def load_best(folder: Path, model: nn.Module) -> None:
         raise FileNotFoundError(f"{folder} must hold a run with a finished epoch; train it first.")
     model.load_state_dict(_tensors(folder / BEST))
     model.eval()
-
-
-def write(path: Path, content: bytes) -> None:
-    """Writes a file that is never seen half written."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def find(folder: Path, words: Sequence[str], endings: Sequence[str]) -> Path:
-    """The one file of a folder whose name holds one of the words and has one of the endings.
-
-    Raises:
-        FileNotFoundError: if there is none, or more than one.
-    """
-    named = (path for path in sorted(folder.iterdir()) if path.suffix in endings)
-    found = [path for path in named if any(word in path.name.lower() for word in words)]
-    if len(found) != 1:
-        expected = f"{' or '.join(words)}, ending in {' or '.join(endings)}"
-        raise FileNotFoundError(
-            f"{folder} must hold one file named {expected}; found {[path.name for path in found]}."
-        )
-    return found[0]
 
 
 def batches(lengths: Sequence[int], size: int, shuffle: bool = True) -> Iterator[list[int]]:
@@ -207,8 +178,8 @@ def run_packed(network: nn.RNNBase, inputs: Tensor, lengths: Tensor, *start: Ten
     return nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True)[0], state
 
 
-def shown(batches: Iterable[Any], every: int = 10) -> Iterator[Any]:
-    """The batches, counted on a terminal."""
+def with_progress(batches: Iterable[Any], every: int = 10) -> Iterator[Any]:
+    """The batches; on a terminal their number is shown."""
     for count, batch in enumerate(batches, 1):
         yield batch
         if sys.stderr.isatty() and count % every == 0:
@@ -223,8 +194,8 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 def _save(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, history: History
 ) -> None:
-    """Weights, optimizer and history as one file, so that they cannot disagree; the history also
-    alone, for tables elsewhere."""
+    """Weights, optimizer and history as one file, so that they always fit together; the history
+    also alone, for tables without the weights."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     for index, slots in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in slots.items()}

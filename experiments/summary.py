@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from . import runs
+from . import files
 
 Run = dict[str, Any]
 
@@ -44,14 +44,8 @@ def spread(values: Sequence[float]) -> str:
     return mean if len(values) == 1 else f"{mean} ± {stdev(values):.2f}"
 
 
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def save(found: Sequence[Run], table: Callable[[Sequence[Run]], str], output: Path) -> None:
     """Writes results.json and table.md into a folder."""
     output.mkdir(parents=True, exist_ok=True)
-    runs.write(output / "results.json", (json.dumps(found, indent=1) + "\n").encode())
-    runs.write(output / "table.md", (table(found) + "\n").encode())
+    files.write(output / "results.json", (json.dumps(found, indent=1) + "\n").encode())
+    files.write(output / "table.md", (table(found) + "\n").encode())

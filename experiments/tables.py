@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fenchel.seq2seq._files import write_json, write_text
+from . import files
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -31,8 +31,10 @@ def write(folder: Path, name: str, text: str, results: Mapping[str, Any]) -> Non
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     machine = {"gpu": gpu, "cpu": platform.machine(), "torch": torch.__version__}
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / f"{name}.md", f"{text}\n\nGPU: {gpu}; torch {torch.__version__}.\n")
-    write_json(folder / f"{name}.json", {"machine": machine, **results})
+    page = f"{text}\n\nGPU: {gpu}; torch {torch.__version__}.\n"
+    figures = json.dumps({"machine": machine, **results}, ensure_ascii=False, indent=2) + "\n"
+    files.write(folder / f"{name}.md", page.encode())
+    files.write(folder / f"{name}.json", figures.encode())
     print(f"{text}\n\nAlso in {folder / name}.md and .json.")
 
 

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 import fenchel
+from fenchel import testing
 from fenchel.structures import AbstractStructure
 from fenchel.structures._coded import CodedStructure
+from fenchel.structures._custom import EXAMPLE
 
 Total = Fraction | None
 """The score of a structure, None if it is forbidden."""
@@ -35,14 +37,16 @@ def totals(members: Tensor, scores: Tensor) -> list[Total]:
 @cache
 def members(structure: AbstractStructure) -> Tensor:
     """All of them, (K, *shape)."""
-    return structure.members()
+    if structure.name == "custom":
+        return torch.tensor(EXAMPLE, dtype=torch.float64)
+    return testing.enumerate_members(structure)
 
 
 @cache
 def codes(structure: AbstractStructure) -> Tensor:
     """Their codes (K, positions), or the members where structures have none."""
     if isinstance(structure, CodedStructure):
-        return structure.codes()
+        return testing.enumerate_codes(structure)
     return members(structure).flatten(1)
 
 
@@ -105,7 +109,7 @@ def gap(structure: AbstractStructure, values: Sequence[Total], found: fenchel.Po
         for value, overlap in zip(values, overlaps, strict=True)
     ]
     level = mass = Fraction(0)
-    for code, weight in zip(found.structures, found.weights.tolist(), strict=True):
+    for code, weight in zip(found.codes, found.weights.tolist(), strict=True):
         if weight == 0:
             continue
         slope = slopes[place_of(structure, code)]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import fenchel
-from fenchel.mappings import _base
+from fenchel import mappings, structures
 
 ROOT = Path(__file__).parents[1]
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
@@ -44,7 +44,8 @@ def code_of(page: Path) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_page_examples(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_base, "_REGISTRY", dict(_base._REGISTRY))  # a page may add a mapping
+    for base in (mappings._base, structures._base):  # a page may add a mapping or a structure
+        monkeypatch.setattr(base.REGISTRY, "classes", dict(base.REGISTRY.classes))
     test = doctest.DocTestParser().get_doctest(code_of(page), {}, page.name, str(page), 0)
     run(test)
 

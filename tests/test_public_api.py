@@ -40,6 +40,7 @@ def test_all_public_packages_are_documented() -> None:
         "fenchel.mappings",
         "fenchel.nn",
         "fenchel.structures",
+        "fenchel.testing",
         "fenchel.latent",
         "fenchel.latent.estimators",
         "fenchel.plots",

@@ -14,13 +14,13 @@ from .options import Options
 class Case:
     """A benchmark: what it measures, where, and how its rows are printed.
 
-    Its module is imported when it runs, so that each case needs only its own rivals.
+    Its module is imported when it runs: a case needs only the packages that it compares with.
     """
 
     module: str
     title: str
     gpu: bool = False
-    crossed_by: tuple[str, ...] = ()
+    pivot_by: tuple[str, ...] = ()
     """The columns that name a line, where the contenders are printed side by side."""
 
     def rows(self, options: Options) -> Iterator[Row]:
@@ -32,10 +32,14 @@ CASES = {
     case.module: case
     for case in (
         Case("mappings", "Mappings, float32, as multiples of torch.softmax on the same scores."),
+        Case(
+            "calls",
+            "The host's time per call on small inputs, float32, beside torch; one thread of a CPU.",
+        ),
         Case("losses", "Losses, float32, forward and backward, as multiples of F.cross_entropy."),
         Case(
             "accuracy",
-            "Largest errors in float32 against a float64 truth: of any entry, and of |sum − 1|.",
+            "Largest errors in float32 against float64: of any entry, and of |sum − 1|.",
         ),
         Case(
             "seq2seq",
@@ -55,7 +59,7 @@ CASES = {
             "gpu_mappings",
             "Mappings on a GPU, as multiples of torch.softmax on the same scores.",
             gpu=True,
-            crossed_by=("clock", "pass", "dtype", "shape"),
+            pivot_by=("clock", "pass", "dtype", "shape"),
         ),
         Case(
             "gpu_losses",

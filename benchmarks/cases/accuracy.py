@@ -1,4 +1,4 @@
-"""The errors of the mappings in float32 against a float64 truth."""
+"""The errors of the mappings in float32 against float64."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def rows(options: Options) -> Iterator[Row]:
     torch.set_num_threads(options.threads[0])
     generator = torch.Generator().manual_seed(0)
     for subject, limits in SUBJECTS:
-        rival = subject.rival(1).get("entmax")
+        baseline = subject.baselines(1).get("entmax")
         for d, scale in product(WIDTHS[:2] if options.quick else WIDTHS, SCALES):
             x = torch.randn(min(64, NUMBERS // d), d, generator=generator).mul_(scale)
-            expected = subject.truth(x.double())
+            expected = subject.ground_truth(x.double())
             errors = _errors(subject.function, x, expected)
             row: Row = {"mapping": subject.label, "d": d, "scale": scale, **errors}
             row["met"] = limits and all(errors[name] <= limits[name] for name in limits)
-            if rival is not None:
-                theirs = _errors(rival, x, expected)
+            if baseline is not None:
+                theirs = _errors(baseline, x, expected)
                 row |= {f"entmax {name}": value for name, value in theirs.items()}
             yield row

@@ -1,4 +1,4 @@
-"""The columns that compare fenchel's time with torch's and a rival's."""
+"""The columns that compare fenchel's time with torch's and another package's."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import fenchel
 
 SUPPORT = 30
 """The mean support of 1.5-entmax on the scores of a trained layer."""
-OTHERS, LEAST, NOISE = 64, 0.5, 0.5
+OTHERS, MIN_SHARE, NOISE = 64, 0.5, 0.5
 """Classes beside the target that a hidden state resembles, how much at least, and noise."""
 SAMPLE = 256
 """Rows on which supports are counted."""
@@ -42,7 +42,7 @@ def _states(n: int, width: int, classes: int) -> Layer:
     weight = torch.randn(classes, width, device="cuda").div_(width**0.5)
     target = torch.randint(classes, (n,), device="cuda")
     others = torch.randint(classes, (n, OTHERS), device="cuda")
-    shares = torch.rand(n, OTHERS, device="cuda").mul_(1 - LEAST).add_(LEAST)
+    shares = torch.rand(n, OTHERS, device="cuda").mul_(1 - MIN_SHARE).add_(MIN_SHARE)
     hidden = functional.embedding_bag(others, weight, mode="sum", per_sample_weights=shares)
     hidden += weight[target]
     hidden += torch.randn_like(hidden).mul_(NOISE / width**0.5)

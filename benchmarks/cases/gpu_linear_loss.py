@@ -14,10 +14,10 @@ from torch.nn import functional
 
 import fenchel
 
-from .. import _gpu, truth
+from .. import _gpu, ground_truth
+from ..baselines import load
 from ..correctness import WrongAnswerError, relative_error
 from ..results import Row
-from ..rivals import load
 from . import gpu_layers
 from .gpu_layers import Layer
 from .options import Options
@@ -25,14 +25,14 @@ from .options import Options
 SHAPES = tuple(product((8192,), (2048, 4096), (32000, 128256)))
 SMALL = (64, 256, 2000)
 """Rows, hidden units and classes; this one is compared with float64."""
-WORSE = 2.0
-"""How many times the error of the gradients may be that of bfloat16 on all scores."""
+MAX_ERROR_RATIO = 2.0
+"""The error of the gradients, at most, as a multiple of that of bfloat16 on all scores."""
 ROUNDS = 8
 SECONDS = 60
-"""After which rivals are skipped."""
+"""After which other packages are skipped."""
 TARGETS = {"trained": 0.6, "initialization": 1.1}
-"""On the ratio to the fastest rival."""
-EXTRA_TARGET, EXTRA_FROM = 1024, 128256
+"""On the ratio to the fastest other package."""
+MAX_EXTRA_MIB, EXTRA_FROM = 1024, 128256
 """On the peak MiB beyond the gradients, and the number of classes from which on it holds."""
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -73,7 +73,7 @@ FUSED = Entry(
     partial(fenchel.linear_fenchel_young_loss, fenchel.Entmax(1.5)),
     _unfused,
 )
-RIVALS = (
+BASELINES = (
     Entry(
         "liger",
         "cross-entropy",
@@ -106,25 +106,25 @@ def _errors(what: str, actual: Gradients, expected: Gradients, tolerance: float)
 def _small_errors(entry: Entry, layer: Layer) -> list[float]:
     """The relative errors of the gradients against those in float64."""
     hidden, weight = layer.hidden.detach().double(), layer.weight.detach().double()
-    residual = truth.entmax(entry.alpha)(hidden @ weight.T)
+    residual = ground_truth.entmax(entry.alpha)(hidden @ weight.T)
     residual = (residual - functional.one_hot(layer.target, len(weight))) / len(hidden)
     expected = residual @ weight, residual.T @ hidden
-    return _errors("gradient", _run(entry.loss, *layer), expected, _gpu.RIVALS_TOLERANCE)
+    return _errors("gradient", _run(entry.loss, *layer), expected, _gpu.BASELINES_TOLERANCE)
 
 
 def _accuracy(entries: list[Entry], failures: Failures) -> Iterator[Row]:
     """One row per contender; a failure, after which it is not timed, is added to the others."""
     layer = gpu_layers.trained(*SMALL)()
-    allowed = _gpu.RIVALS_TOLERANCE
+    allowed = _gpu.BASELINES_TOLERANCE
     for entry in entries:
         errors, note = [None, None], None
         try:
             errors = _small_errors(entry, layer)
             if entry is UNFUSED:
-                allowed = WORSE * max(errors)
+                allowed = MAX_ERROR_RATIO * max(errors)
             if entry is FUSED and not max(errors) <= allowed:
                 raise WrongAnswerError(f"gradient wrong by {max(errors):.2g}, above {allowed:.2g}")
-        except Exception as failure:  # of any kind: a rival's failure must not end the case
+        except Exception as failure:  # of any kind: one failure must not end the case
             failures[entry] = failure
             note = _gpu.reason(failure)
         yield {
@@ -147,7 +147,9 @@ def _contender(entry: Entry, failures: Failures) -> _gpu.Contender:
         if entry.dense is None:
             return None
         expected = _run(entry.dense, *layer)
-        return max(_errors("gradient", _run(entry.loss, *layer), expected, _gpu.RIVALS_TOLERANCE))
+        return max(
+            _errors("gradient", _run(entry.loss, *layer), expected, _gpu.BASELINES_TOLERANCE)
+        )
 
     return _gpu.Contender(entry.library, entry.mapping, partial(_run, entry.loss), check)
 
@@ -167,7 +169,7 @@ def _race(
         target = limit = met = None
         if (contender.library, contender.mapping) == (FUSED.library, FUSED.mapping):
             target = TARGETS[regime]
-            limit = gradients + EXTRA_TARGET if classes >= EXTRA_FROM else None
+            limit = gradients + MAX_EXTRA_MIB if classes >= EXTRA_FROM else None
             met = result.seconds <= target * fastest
             met = met and (limit is None or (result.peak or 0) <= limit)
         yield {
@@ -175,7 +177,7 @@ def _race(
             "shape": "x".join(map(str, shape)),
             "support": support,
             **_gpu.columns(contender, result, results[0].seconds),
-            "to fastest rival": result.timing and result.seconds / fastest,
+            "to fastest baseline": result.timing and result.seconds / fastest,
             "target": target,
             "peak MiB": result.peak,
             "gradients MiB": gradients,
@@ -189,13 +191,15 @@ def _race(
 def rows(options: Options) -> Iterator[Row]:
     """One row per contender, regime and shape, then one per contender on the small layer."""
     deadline = monotonic() + SECONDS
-    rivals = () if options.quick else RIVALS
+    baselines = () if options.quick else BASELINES
     failures: Failures = {}
-    # A rival sorts with torch.compile, which takes long and sorts no faster.
+    # Another package sorts with torch.compile, which takes long and sorts no faster.
     with torch.compiler.set_stance("force_eager"):
-        accuracy = list(_accuracy([TORCH, UNFUSED, FUSED, *rivals], failures))
+        accuracy = list(_accuracy([TORCH, UNFUSED, FUSED, *baselines], failures))
         for shape, regime in product(SHAPES[:1] if options.quick else SHAPES, TARGETS):
             contenders = [_contender(entry, failures) for entry in (TORCH, FUSED, UNFUSED)]
-            contenders += [_gpu.in_time(deadline, _contender(entry, failures)) for entry in rivals]
+            contenders += [
+                _gpu.in_time(deadline, _contender(entry, failures)) for entry in baselines
+            ]
             yield from _race(regime, shape, contenders, options.rounds if options.quick else ROUNDS)
         yield from accuracy

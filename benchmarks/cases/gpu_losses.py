@@ -13,16 +13,16 @@ from torch.nn import functional
 
 import fenchel
 
-from .. import _gpu, truth
+from .. import _gpu, ground_truth
+from ..baselines import load
 from ..correctness import relative_error
 from ..results import Row
-from ..rivals import load
 from .options import Options
 
 SHAPES = ((8192, 32000), (4096, 128256))
 ROUNDS = 12
 SECONDS = 20
-"""After which rivals are skipped."""
+"""After which other packages are skipped."""
 TARGET, PEAK_TARGET = 0.5, 1.02
 """On the ratio to F.cross_entropy, and on the peak memory in multiples of the gradient."""
 
@@ -53,13 +53,13 @@ def _mean(name: str, *options: float) -> Loss:
     return lambda scores, target: loss(scores, target, *options).mean()
 
 
-BASELINE = Entry("torch", "cross-entropy", functional.cross_entropy)
+TORCH = Entry("torch", "cross-entropy", functional.cross_entropy)
 FENCHEL = (
     *_fenchel(fenchel.Entmax(1.5), "entmax 1.5", 1.5),
     *_fenchel(fenchel.Entmax(1.33), "entmax 1.33", 1.33),
     *_fenchel(fenchel.Sparsemax(), "sparsemax", 2.0),
 )
-RIVALS = (
+BASELINES = (
     Entry("entmax", "entmax 1.5", _mean("entmax15_loss"), 1.5),
     Entry("entmax", "sparsemax", _mean("sparsemax_loss"), 2.0),
     Entry("entmax", "entmax 1.33", _mean("entmax_bisect_loss", 1.33), 1.33),
@@ -77,8 +77,8 @@ def _check(entry: Entry, scores: Tensor, target: Tensor) -> float | None:
     tolerance = _gpu.tolerance(entry.library, scores.dtype)
     few, classes = scores.detach()[_gpu.ROWS], target[_gpu.ROWS]
     wide, vertex = few.double(), functional.one_hot(classes, few.shape[-1])
-    y = truth.entmax(entry.alpha)(wide)
-    entropy = truth.tsallis(entry.alpha)(y)
+    y = ground_truth.entmax(entry.alpha)(wide)
+    entropy = ground_truth.tsallis(entry.alpha)(y)
     loss = (((y - vertex) * wide).sum(-1) + entropy).mean()
     relative_error("loss", entry.loss(few.requires_grad_() * 1, classes).detach(), loss, tolerance)
     gradient = _run(entry, scores, target)[_gpu.ROWS]
@@ -87,7 +87,7 @@ def _check(entry: Entry, scores: Tensor, target: Tensor) -> float | None:
 
 def _contender(entry: Entry) -> _gpu.Contender:
     run, check = partial(_run, entry), partial(_check, entry)
-    return _gpu.Contender(entry.library, entry.mapping, run, check, entry in RIVALS)
+    return _gpu.Contender(entry.library, entry.mapping, run, check, entry in BASELINES)
 
 
 def _inputs(shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -105,9 +105,9 @@ def rows(options: Options) -> Iterator[Row]:
     """One row per contender and shape."""
     deadline = monotonic() + SECONDS
     for shape in SHAPES[:1] if options.quick else SHAPES:
-        contenders = [_contender(entry) for entry in (BASELINE, *FENCHEL)]
+        contenders = [_contender(entry) for entry in (TORCH, *FENCHEL)]
         if not options.quick:
-            contenders += [_gpu.in_time(deadline, _contender(entry)) for entry in RIVALS]
+            contenders += [_gpu.in_time(deadline, _contender(entry)) for entry in BASELINES]
         rounds = options.rounds if options.quick else ROUNDS
         results = _gpu.race(contenders, partial(_inputs, shape), rounds, _prepare)
         gradient = 2 * shape[0] * shape[1] / _gpu.MIB
@@ -115,14 +115,14 @@ def rows(options: Options) -> Iterator[Row]:
             columns = _gpu.columns(contender, result, results[0].seconds)
             peak = result.peak and result.peak / gradient
             ours = contender.library == "fenchel"
-            fast = result.seconds <= TARGET * results[0].seconds
+            is_fast = result.seconds <= TARGET * results[0].seconds
             yield {
                 "shape": f"{shape[0]}x{shape[1]}",
                 **columns,
                 "target": TARGET if ours else None,
                 "peak": peak,
                 "peak target": PEAK_TARGET if ours else None,
-                "met": fast and (peak or 0) <= PEAK_TARGET if ours else None,
+                "met": is_fast and (peak or 0) <= PEAK_TARGET if ours else None,
                 "error": result.error,
                 "note": result.note,
             }

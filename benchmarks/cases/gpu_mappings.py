@@ -13,19 +13,19 @@ from torch import Tensor
 
 import fenchel
 
-from .. import _gpu, truth
+from .. import _gpu, ground_truth
+from ..baselines import adasplash_entmax, load
 from ..correctness import relative_error
 from ..results import Row
-from ..rivals import adasplash_entmax, load
 from .options import Options
 
 SHAPES = ((65536, 128), (16384, 1024), (8192, 8192), (4096, 32768), (2048, 131072))
 HOST_SHAPES = ((64, 64), (65536, 128))
 DTYPES = (torch.float32, torch.bfloat16)
-"""Rivals are measured with the last, the others first, for which there is always time."""
+"""Other packages are measured with the last; the first is measured before time runs out."""
 ROUNDS = 12
 SECONDS = 60
-"""After which rivals are skipped."""
+"""After which other packages are skipped."""
 
 FORWARD, BOTH = "forward", "forward+backward"
 TARGETS = {FORWARD: 1.0, BOTH: 0.9}
@@ -52,7 +52,7 @@ FENCHEL = (
     Entry("fenchel", "entmax 1.33", partial(fenchel.entmax, alpha=1.33), 1.33),
     Entry("fenchel", "sparsemax", fenchel.sparsemax, 2.0),
 )
-RIVALS = (
+BASELINES = (
     Entry("adasplash", "entmax 1.5", partial(adasplash_entmax, alpha=1.5), 1.5),
     Entry("adasplash", "sparsemax", partial(adasplash_entmax, alpha=2.0), 2.0),
     Entry(
@@ -83,10 +83,10 @@ def _check(entry: Entry, pass_: str, x: Tensor, v: Tensor) -> float | None:
         return None
     tolerance = _gpu.tolerance(entry.library, x.dtype)
     result = _run(entry, pass_)(x, v).detach()[_gpu.ROWS]
-    expected = truth.entmax(entry.alpha)(x.detach()[_gpu.ROWS].double())
+    expected = ground_truth.entmax(entry.alpha)(x.detach()[_gpu.ROWS].double())
     if pass_ == FORWARD:
         return relative_error("mapping", result, expected, tolerance)
-    expected = truth.entmax_jvp(entry.alpha, expected, v[_gpu.ROWS].double())
+    expected = ground_truth.entmax_jvp(entry.alpha, expected, v[_gpu.ROWS].double())
     return relative_error("gradient", result, expected, tolerance)
 
 
@@ -101,7 +101,7 @@ def _inputs(shape: tuple[int, int], dtype: torch.dtype, pass_: str) -> tuple[Ten
     return x, torch.randn(shape, dtype=dtype, device="cuda")
 
 
-def _place(clock: str, pass_: str, dtype: torch.dtype, shape: tuple[int, int]) -> Row:
+def _labels(clock: str, pass_: str, dtype: torch.dtype, shape: tuple[int, int]) -> Row:
     return {
         "clock": clock,
         "pass": pass_,
@@ -113,11 +113,11 @@ def _place(clock: str, pass_: str, dtype: torch.dtype, shape: tuple[int, int]) -
 def _race(
     pass_: str, dtype: torch.dtype, shape: tuple[int, int], rounds: int, deadline: float | None
 ) -> Iterator[Row]:
-    """One row per contender; rivals where there is a deadline for them."""
+    """One row per contender; other packages only where a deadline is given."""
     entries = (*((COPY,) if pass_ == FORWARD else ()), SOFTMAX, *FENCHEL)
     contenders = [_contender(entry, pass_) for entry in entries]
     if deadline is not None:
-        contenders += [_gpu.in_time(deadline, _contender(entry, pass_)) for entry in RIVALS]
+        contenders += [_gpu.in_time(deadline, _contender(entry, pass_)) for entry in BASELINES]
     results = _gpu.race(contenders, partial(_inputs, shape, dtype, pass_), rounds)
     seconds = {entry.mapping: r.seconds for entry, r in zip(entries, results, strict=False)}
     for contender, result in zip(contenders, results, strict=True):
@@ -132,7 +132,7 @@ def _race(
             met = (to_softmax or float("inf")) <= target
             met = met and (copy_target is None or (to_copy or float("inf")) <= copy_target)
         yield {
-            **_place("gpu", pass_, dtype, shape),
+            **_labels("gpu", pass_, dtype, shape),
             **_gpu.columns(contender, result, seconds["softmax"]),
             "target": target,
             "copy ratio": to_copy,
@@ -143,14 +143,14 @@ def _race(
         }
 
 
-def _with_host(pass_: str, shape: tuple[int, int]) -> Iterator[Row]:
+def _host_time(pass_: str, shape: tuple[int, int]) -> Iterator[Row]:
     """Calls in a row, the host included: for information."""
     contenders = [_contender(entry, pass_) for entry in (SOFTMAX, *FENCHEL)]
     inputs = _inputs(shape, DTYPES[-1], pass_)
-    results = [_gpu.with_host(contender, inputs) for contender in contenders]
+    results = [_gpu.host_time(contender, inputs) for contender in contenders]
     for contender, result in zip(contenders, results, strict=True):
         yield {
-            **_place("host", pass_, DTYPES[-1], shape),
+            **_labels("host", pass_, DTYPES[-1], shape),
             **_gpu.columns(contender, result, results[0].seconds),
             "met": None,
             "note": result.note,
@@ -163,7 +163,7 @@ def rows(options: Options) -> Iterator[Row]:
     rounds = options.rounds if options.quick else ROUNDS
     shapes = SHAPES[:1] if options.quick else SHAPES
     for dtype, shape, pass_ in product(DTYPES, shapes, (FORWARD, BOTH)):
-        rivals = dtype == DTYPES[-1] and not options.quick
-        yield from _race(pass_, dtype, shape, rounds, deadline if rivals else None)
+        compare = dtype == DTYPES[-1] and not options.quick
+        yield from _race(pass_, dtype, shape, rounds, deadline if compare else None)
     for pass_, shape in product((FORWARD, BOTH), HOST_SHAPES):
-        yield from _with_host(pass_, shape)
+        yield from _host_time(pass_, shape)

@@ -3,41 +3,71 @@ graphs, in float32 and in mixed precision."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 
 import torch
+from torch import Tensor
 
 from fenchel.seq2seq import Batch
-from fenchel.seq2seq.training._graphs import Recorded
 
 from ..results import Row
 from .options import Options
 from .seq2seq import HIDDEN, SUBJECTS, TORCH, VOCABULARY, Step, Subject, batch, check, measured
 
 ROUNDS = 21
+WARM_UP = 3
+
+
+class Recorded:
+    """A computation on batches of one shape, recorded as a CUDA graph and replayed.
+
+    Args:
+        compute: from a batch to a tensor; it waits for no value of the device.
+        example: a batch of that shape.
+    """
+
+    def __init__(self, compute: Callable[[Batch], Tensor], example: Batch) -> None:
+        self.batch, self.graph = example.to("cuda"), torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):  # compiles kernels, and allocates what is recorded
+                compute(self.batch)
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(self.graph):
+            self.result = compute(self.batch)
+
+    def __call__(self, pairs: Batch) -> Tensor:
+        for place in ("source", "source_lengths", "target"):
+            getattr(self.batch, place).copy_(getattr(pairs, place), non_blocking=True)
+        self.graph.replay()
+        return self.result
 
 
 class GpuStep(Step):
-    """A step from recorded graphs or as usual, in float32 or with autocast to bfloat16."""
+    """A step from a recorded graph or as usual, in float32 or with autocast to bfloat16."""
 
     def __init__(self, subject: Subject, size: int, hidden: int, graphs: bool, half: bool) -> None:
         super().__init__(subject, size, hidden, "cuda")
-        self.half = half
-        self.recorded = Recorded(self.model) if graphs else None
+        self.graphs, self.half = graphs, half
+        self.gradients: Callable[[Batch], Tensor] = self._gradients
+        if graphs:
+            self.gradients = Recorded(self._gradients, batch(torch.Generator(), size))
 
     def __call__(self, pairs: Batch) -> float:
-        self.adam.zero_grad(set_to_none=self.recorded is None)
-        with torch.autocast("cuda", torch.bfloat16, enabled=self.half):
-            if self.recorded is not None:
-                loss = self.recorded.backward(pairs, 1 / int(pairs.count))
-            else:
-                loss = self.loss(pairs.to("cuda"))
-        if self.recorded is None:
-            loss.backward()
+        self.adam.zero_grad(set_to_none=not self.graphs)  # a graph writes where they were
+        loss = self.gradients(pairs if self.graphs else pairs.to("cuda"))
         self.update()
-        return float(loss.detach())  # waits for the device
+        return float(loss)  # waits for the device
+
+    def _gradients(self, pairs: Batch) -> Tensor:
+        """The loss; its gradients are added to the parameters'."""
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.half, cache_enabled=False):
+            loss = self.loss(pairs)
+        loss.backward()
+        return loss.detach()
 
 
 def rows(options: Options) -> Iterator[Row]:

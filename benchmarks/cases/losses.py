@@ -50,8 +50,8 @@ def rows(options: Options) -> Iterator[Row]:
             Contender("torch", _timed(functional.cross_entropy)),
             Contender("fenchel", _timed(subject.function)),
         ]
-        if not options.quick:
-            contenders.append(Contender("entmax", _timed(subject.rival), slow=True))
+        if not options.quick and subject.baseline is not None:
+            contenders.append(Contender("entmax", _timed(subject.baseline), slow=True))
         fresh = partial(_inputs, generator, shape, scale)
         for threads in options.threads:
             torch.set_num_threads(threads)

@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 
 from .. import memory, subjects
-from ..correctness import check_mapping
+from ..correctness import Function, Subject, check_mapping
 from ..results import Row
-from ..subjects import Function, Subject
 from ..timing import Contender, race
 from .comparison import comparison
 from .options import Options
 
 SCALES = (1, 5)
-MEMORY = 1.01
+MAX_MEMORY = 1.01
 """What may be allocated forward and kept for backward, as multiples of the output."""
 SHAPES = ((512, 512), (2048, 1024), (64, 32000), (16, 128000))
 
@@ -76,11 +75,11 @@ def _softmax(x: Tensor) -> Tensor:
 
 def _contenders(subject: Subject, k: int, pass_: str, quick: bool) -> list[Contender]:
     timed = PASSES[pass_]
-    rivals = {} if quick else subject.rival(k)
+    baselines = {} if quick else subject.baselines(k)
     return [
         Contender("torch", timed(_softmax)),
         Contender("fenchel", timed(subject.function)),
-        *[Contender(name, timed(function), slow=True) for name, function in rivals.items()],
+        *[Contender(name, timed(function), slow=True) for name, function in baselines.items()],
     ]
 
 
@@ -120,7 +119,7 @@ def rows(options: Options) -> Iterator[Row]:
         for threads in options.threads:
             torch.set_num_threads(threads)
             columns = comparison(race(contenders, fresh, options.rounds), entry.target)
-            columns["met"] = columns["met"] and max(saved, peak) <= MEMORY
+            columns["met"] = columns["met"] and max(saved, peak) <= MAX_MEMORY
             yield {
                 "mapping": entry.subject.label,
                 "pass": pass_,

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fenchel.seq2seq import Batch, ModelConfig, Seq2Seq
-from fenchel.seq2seq.data._vocabulary import BOS, EOS, PAD, Words
+from fenchel.seq2seq import Batch, ModelConfig, Seq2Seq, Words
 
 from ..correctness import WrongAnswerError
 from ..results import Row
@@ -33,8 +32,9 @@ HIDDEN = 500
 ROUNDS = 7
 TOLERANCE = 1e-8
 """On sums of gradients in float64."""
+PAD, BOS, EOS = range(3)
 FIRST = 4
-"""The first id that is not special."""
+"""The first id that is not special; 3 is unknown."""
 
 
 @dataclass(frozen=True)

@@ -14,20 +14,20 @@ from torch import Tensor
 from fenchel import DependencyTree, Matching, Sequence, map_inference, marginals, sparsemap
 from fenchel.structures import AbstractStructure
 
-from .. import rivals
+from .. import baselines
 from ..correctness import WrongAnswerError
 from ..results import Row
 from ..timing import Contender, race
 from .options import Options
 
 BATCH = 64
-GAP = 1e-6
-"""What every single instance must reach."""
-BACKWARD = 1.3
+MAX_GAP = 1e-6
+"""Of every single instance."""
+MAX_BACKWARD = 1.3
 """Forward with backward, at most, as a multiple of forward."""
-NEAR = 1e-4
-"""How close marginals must be to torch-struct's, which adds 1e-5 to a determinant's diagonal."""
-THREADS = 1.7
+TOLERANCE = 1e-4
+"""On the difference to torch-struct's marginals, which add 1e-5 to a determinant's diagonal."""
+MIN_SPEEDUP = 1.7
 """Two threads, at least, as a multiple of one."""
 
 
@@ -35,7 +35,7 @@ THREADS = 1.7
 class Speed:
     """A structure, and how many instances a second SparseMAP must solve with one thread.
 
-    The rate is for the machine that the rivals were measured on.
+    The rate is for the machine that other packages were measured on.
     """
 
     structure: AbstractStructure
@@ -44,12 +44,14 @@ class Speed:
 
 @dataclass(frozen=True)
 class Marginals:
-    """A structure, torch-struct's rate of marginals with backward on the machine of the targets,
-    and by how much it must be beaten."""
+    """A structure, and by how much torch-struct's marginals with backward must be beaten.
+
+    `torch_struct_rate` is torch-struct's on the machine of the targets.
+    """
 
     structure: AbstractStructure
-    peer: float
-    times: float
+    torch_struct_rate: float
+    min_speedup: float
 
 
 SPEEDS = (
@@ -125,9 +127,9 @@ def _fenchel(structure: AbstractStructure) -> Callable[..., Tensor]:
 def _torch_struct(structure: AbstractStructure) -> Callable[..., Tensor]:
     """The marginals by torch-struct; of a sequence from potentials of pairs, as it takes them."""
     if isinstance(structure, DependencyTree):
-        trees = rivals.load("torch_struct", "NonProjectiveDependencyCRF")
+        trees = baselines.load("torch_struct", "NonProjectiveDependencyCRF")
         return lambda scores, extra: trees(scores).marginals
-    chains = rivals.load("torch_struct", "LinearChainCRF")
+    chains = baselines.load("torch_struct", "LinearChainCRF")
 
     def solve(scores: Tensor, extra: Tensor) -> Tensor:
         pairs = scores[:, 1:].unsqueeze(-1) + extra.T  # entry (next, previous)
@@ -143,7 +145,7 @@ def _torch_struct(structure: AbstractStructure) -> Callable[..., Tensor]:
 def _check_gap(
     structure: AbstractStructure, scores: Tensor, extra: Tensor | None, _: Tensor
 ) -> Row:
-    """The largest gap, measured by MAP inference anew; refuses more than `GAP`."""
+    """The largest gap, measured by MAP inference anew; refuses more than `MAX_GAP`."""
     scores, extra = scores.detach().double(), None if extra is None else extra.detach().double()
     posterior = sparsemap(structure, scores, extra)
     u, left = posterior.marginals, scores - posterior.marginals
@@ -151,8 +153,10 @@ def _check_gap(
     if extra is not None:
         level = level + (extra * posterior.extra).flatten(1).sum(1)
     gap = float((map_inference(structure, left, extra).value - level).max())
-    if not gap <= GAP * (1 + 1e-6) or not bool(posterior.converged.all()):
-        raise WrongAnswerError(f"{_label(structure)} has a gap of {gap:.2g}, more than {GAP:g}.")
+    if not gap <= MAX_GAP * (1 + 1e-6) or not bool(posterior.converged.all()):
+        raise WrongAnswerError(
+            f"{_label(structure)} has a gap of {gap:.2g}, more than {MAX_GAP:g}."
+        )
     return {
         "gap": gap,
         "calls": float(posterior.iterations.double().mean()),
@@ -167,7 +171,7 @@ def _check_marginals(
     scores, extra = scores.detach().double(), None if extra is None else extra.detach().double()
     ours, theirs = _fenchel(structure)(scores, extra), _torch_struct(structure)(scores, extra)
     error = float((ours - theirs).abs().max())
-    if not error <= NEAR:
+    if not error <= TOLERANCE:
         raise WrongAnswerError(f"{_label(structure)} differs from torch-struct by {error:.2g}.")
 
 
@@ -177,16 +181,16 @@ def _marginal_rows(options: Options, generator: torch.Generator) -> Iterator[Row
         contenders = [Contender("fenchel", _with_backward(_fenchel(entry.structure)))]
         try:
             _check_marginals(entry.structure, *fresh())
-            rival = _with_backward(_torch_struct(entry.structure))
-            contenders.append(Contender("torch-struct", rival, slow=True))
-        except rivals.SkippedError:
+            baseline = _with_backward(_torch_struct(entry.structure))
+            contenders.append(Contender("torch-struct", baseline, slow=True))
+        except baselines.SkippedError:
             pass
         for threads in options.threads:
             torch.set_num_threads(threads)
             times = race(contenders, fresh, options.rounds)
             ours = BATCH / times["fenchel"].median
             theirs = BATCH / times["torch-struct"].median if "torch-struct" in times else None
-            goal = entry.times * (theirs or entry.peer)
+            goal = entry.min_speedup * (theirs or entry.torch_struct_rate)
             yield {
                 "what": "marginals+backward",
                 "structure": _label(entry.structure),
@@ -195,7 +199,7 @@ def _marginal_rows(options: Options, generator: torch.Generator) -> Iterator[Row
                 "target": goal,
                 "met": ours >= goal if threads == 1 else None,
                 "torch-struct": theirs,
-                "machine": theirs / entry.peer if theirs and threads == 1 else None,
+                "machine": theirs / entry.torch_struct_rate if theirs and threads == 1 else None,
             }
 
 
@@ -204,7 +208,7 @@ def _speed_rows(options: Options, generator: torch.Generator, machine: float) ->
         structure = entry.structure
         fresh = partial(_inputs, generator, structure, BATCH)
         checked = _check_gap(structure, *fresh())
-        alone: float | None = None
+        one_thread: float | None = None
         for threads in options.threads:
             torch.set_num_threads(threads)
             contenders = [
@@ -216,9 +220,11 @@ def _speed_rows(options: Options, generator: torch.Generator, machine: float) ->
                 BATCH / times["forward"].median,
                 times["both"].median / times["forward"].median,
             )
-            goal = entry.target * machine if threads == 1 else THREADS * alone if alone else None
-            alone = rate if threads == 1 else alone
-            met = None if goal is None or threads > 2 else rate >= goal and ratio <= BACKWARD
+            if threads == 1:
+                goal, one_thread = entry.target * machine, rate
+            else:
+                goal = MIN_SPEEDUP * one_thread if one_thread else None
+            met = None if goal is None or threads > 2 else rate >= goal and ratio <= MAX_BACKWARD
             yield {
                 "what": "sparsemap",
                 "structure": _label(structure),

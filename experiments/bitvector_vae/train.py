@@ -49,7 +49,7 @@ def build(name: str, bits: int, top_k: int) -> Any:
     if name == "sparsemap-budget":
         return estimators.Exact(fenchel.Budget(bits, bits // 2))
     if name == "top-k":
-        return estimators.TopK(fenchel.Bits(bits), k=min(32, top_k), most=top_k)
+        return estimators.TopK(fenchel.Bits(bits), k=min(32, top_k), max_k=top_k)
     return latents.sampling(fenchel.Bits(bits))[name](PIXELS)
 
 
@@ -70,7 +70,7 @@ def train(
     device: str,
     minutes: float | None = None,
 ) -> runs.History:
-    """Trains on a folder of images, or goes on with the run that `folder` holds.
+    """Trains on a folder of images, or resumes the run in `folder`.
 
     Args:
         folder: of the run.
@@ -94,8 +94,8 @@ def train(
     options = {"estimator": estimator, "bits": bits, "seed": seed, "lr": lr, "batch": batch}
     options |= {"top_k": top_k, "images": images, "likelihood": likelihood, "samples": samples}
     runs.open_run(folder, options)
-    given, held = (part.pixels.to(device).gt(0.5).float() for part in read_training(data))
-    given, held = given[:images], held[: max(1000, images // 5)]
+    training, validation = (part.pixels.to(device).gt(0.5).float() for part in read_training(data))
+    training, validation = training[:images], validation[: max(1000, images // 5)]
     torch.manual_seed(seed)
     network = BitvectorVae(bits)
     model = latents.Trained(network, build(estimator, bits, top_k)).to(device)
@@ -104,8 +104,8 @@ def train(
 
     def one_epoch() -> float:
         total = torch.zeros((), device=device)
-        for chosen in model.batches(len(given), batch, device):
-            x = given[chosen]
+        for chosen in model.batches(len(training), batch, device):
+            x = training[chosen]
             outcome = expected(network, x, model.estimator)
             history.add(outcome)
             loss = negative_elbo(outcome, bits).mean()
@@ -113,16 +113,18 @@ def train(
             loss.backward()
             optimizer.step()
             total += loss.detach() * len(x)
-        return float(total) / len(given)
+        return float(total) / len(training)
 
     def evaluate() -> dict[str, float]:
         # In evaluation the samplers would take the mode; the ELBO is an expectation.
-        judge = model.estimator if estimator in EXACT else _sampler(bits)
+        evaluated = model.estimator if estimator in EXACT else _sampler(bits)
         return {
-            "elbo": -fmean(
-                negative_elbo(expected(network, x, judge), bits) for x in held.split(500)
+            "elbo": -mean_of(
+                negative_elbo(expected(network, x, evaluated), bits) for x in validation.split(500)
             ),
-            "bits_per_dimension": bits_per_dimension(network, held[:likelihood], judge, samples),
+            "bits_per_dimension": bits_per_dimension(
+                network, validation[:likelihood], evaluated, samples
+            ),
             **latents.calls(history),
         }
 
@@ -165,10 +167,10 @@ def bits_per_dimension(network: BitvectorVae, x: Tensor, estimator: Any, samples
         ).value
         for part in x.split(100)
     ]
-    return -fmean(values) / (PIXELS * math.log(2))
+    return -mean_of(values) / (PIXELS * math.log(2))
 
 
-def fmean(parts: Any) -> float:
+def mean_of(parts: Any) -> float:
     """The mean of all values of some tensors."""
     return float(torch.cat(list(parts)).mean())
 

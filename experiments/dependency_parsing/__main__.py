@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_train(run: Path | None, data: Path, loss: str, seed: int, **options: float) -> None:
-    """Trains, or goes on."""
+    """Trains, or resumes."""
     folder = run or Path("runs") / data.resolve().name / f"{loss}-{seed}"
     history = train(folder, data, loss=loss, seed=seed, **options)  # type: ignore[arg-type]
     best = max(history, key=lambda record: record["uas"])
@@ -64,9 +64,7 @@ def run_picture(run: Path, data: Path, output: Path, sentence: int | None) -> No
     chosen = sentences[sentence - 1]
     with torch.no_grad():
         posterior = parses(parser, encode([chosen]))
-    figure = plots.plot_parses(
-        chosen.words, posterior.structures[0], posterior.weights[0], chosen.code
-    )
+    figure = plots.plot_parses(chosen.words, posterior.codes[0], posterior.weights[0], chosen.code)
     figure.savefig(output, dpi=110)
     print(f"sentence {sentence}, {int(posterior.support_size)} parses: {output}")
 
@@ -78,13 +76,13 @@ def _ambiguous(parser: Parser, encode: Encoder, sentences: Sequence[Sentence]) -
     with torch.no_grad():
         for chosen, batch in encoded(encode, sentences):
             posterior = parses(parser, batch)
-            right = (posterior.structures == batch.trees.unsqueeze(1)).all(-1)
+            right = (posterior.codes == batch.trees.unsqueeze(1)).all(-1)
             found = (right & (posterior.weights > 0)).any(-1)
             first = right.gather(1, posterior.weights.argmax(-1, keepdim=True)).squeeze(-1)
             for place, index in enumerate(chosen):
                 trees, words = int(posterior.support_size[place]), int(batch.lengths[place])
-                telling = bool(found[place] and not first[place])
-                ranks[index] = (trees == 1, not telling, words < 8, max(trees, 3), words)
+                is_ambiguous = bool(found[place] and not first[place])
+                ranks[index] = (trees == 1, not is_ambiguous, words < 8, max(trees, 3), words)
     return min(ranks, key=ranks.__getitem__)
 
 
@@ -92,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m experiments.dependency_parsing")
     commands = parser.add_subparsers(required=True)
 
-    one = commands.add_parser("train", help="train, or go on with a run that was killed (default)")
+    one = commands.add_parser("train", help="train, or resume a run that was killed (default)")
     one.set_defaults(command=run_train)
     one.add_argument("--data", type=Path, required=True, help="folder of *train* and *dev*.conllu")
     one.add_argument("--loss", choices=table.LOSSES, default="margin_sparsemap")
@@ -120,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--data", type=Path, required=True)
     one.add_argument("--output", type=Path, default=Path("parses.png"))
     one.add_argument(
-        "--sentence", type=int, help="of the dev data, from 1 (default: a telling one)"
+        "--sentence", type=int, help="of the dev data, from 1 (default: an ambiguous one)"
     )
     return parser
 

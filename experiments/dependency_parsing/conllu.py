@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..runs import write
+from ..files import write
 
 FORM, TAG, HEAD, RELATION, DEPS = 1, 3, 6, 7, 8
 

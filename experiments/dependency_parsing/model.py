@@ -41,7 +41,7 @@ class Vocabulary:
     @classmethod
     def of(cls, sentences: Sequence[Sentence]) -> Vocabulary:
         """That of some sentences, in the order of frequency."""
-        counts = Counter(_norm(word) for sentence in sentences for word in sentence.words)
+        counts = Counter(_lookup_form(word) for sentence in sentences for word in sentence.words)
         ordered = sorted(counts, key=lambda word: (-counts[word], word))
         tags = sorted({tag for sentence in sentences for tag in sentence.tags})
         return cls(ordered, [counts[word] for word in ordered], tags)
@@ -59,7 +59,7 @@ class Encoder:
 
     def __call__(self, sentences: Sequence[Sentence]) -> Batch:
         words = [
-            [ROOT, *(self.words.get(_norm(word), UNKNOWN) for word in sentence.words)]
+            [ROOT, *(self.words.get(_lookup_form(word), UNKNOWN) for word in sentence.words)]
             for sentence in sentences
         ]
         tags = [
@@ -104,7 +104,7 @@ class Parser(nn.Module):
         return torch.diagonal_scatter(arcs[:, 1:], arcs[:, 0], dim1=1, dim2=2)
 
 
-def _norm(word: str) -> str:
-    """Case and digits tell a parser little."""
+def _lookup_form(word: str) -> str:
+    """A word as the vocabulary holds it: in lower case, and one entry for all numbers."""
     digits = word.replace(".", "").replace(",", "")
     return "<number>" if digits.isdigit() else word.lower()

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from fenchel import plots
 
-from .. import summary
+from .. import summary, tables
 
 LOSSES = ("perceptron", "svm", "crf", "margin_crf", "sparsemap", "margin_sparsemap")
 PAPER = {
@@ -18,7 +18,7 @@ PAPER = {
     ("ud-vietnamese-2.0", "margin_sparsemap"): "70.87",
 }
 """UAS on the test data, by treebank and loss, in Table 1 of the SparseMAP paper."""
-HEAD = (
+COLUMNS = (
     "treebank",
     "loss",
     "seeds",
@@ -50,7 +50,7 @@ def table(found: Sequence[summary.Run]) -> str:
                 f"{summary.seconds(members):.1f}",
             )
         )
-    return summary.markdown(HEAD, rows)
+    return tables.markdown(COLUMNS, rows)
 
 
 def draw(found: Sequence[summary.Run], output: Path) -> None:

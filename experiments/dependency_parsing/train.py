@@ -12,19 +12,20 @@ from torch import Tensor
 
 from fenchel import DependencyTree, Posterior, map_inference, sparsemap, structured_loss
 
-from .. import runs
+from .. import files, runs
 from .conllu import Sentence, read_conllu
 from .model import Batch, Encoder, Parser, Vocabulary
 
 VOCABULARY = "vocabulary.json"
-LONGEST = 40
-"""Scores that are all alike keep many trees, of long sentences thousands, which take minutes."""
+MAX_WORDS = 40
+"""Longer sentences are left out of SparseMAP's figures: before training they have thousands of
+trees, which take minutes."""
 
 
 def train(
     folder: Path, data: Path, *, loss: str, epochs: int, seed: int, lr: float, batch: int
 ) -> runs.History:
-    """Trains on a treebank's folder, or goes on with the run that `folder` holds.
+    """Trains on a treebank's folder, or resumes the run in `folder`.
 
     Args:
         folder: of the run.
@@ -41,7 +42,7 @@ def train(
     options = {"data": data.resolve().name, "loss": loss, "seed": seed, "lr": lr, "batch": batch}
     runs.open_run(folder, options)
     vocabulary = Vocabulary.of(sentences)
-    runs.write(folder / VOCABULARY, json.dumps(vocabulary.as_json(), ensure_ascii=False).encode())
+    files.write(folder / VOCABULARY, json.dumps(vocabulary.as_json(), ensure_ascii=False).encode())
     torch.manual_seed(seed)
     parser, encode = Parser(vocabulary), Encoder(vocabulary)
     optimizer = torch.optim.Adam(parser.parameters(), lr)
@@ -49,7 +50,7 @@ def train(
 
     def one_epoch() -> float:
         total = 0.0
-        for chosen in runs.shown(runs.batches(lengths, batch)):
+        for chosen in runs.with_progress(runs.batches(lengths, batch)):
             given = encode([sentences[index] for index in chosen])
             optimizer.zero_grad()
             value = loss_of(parser, given, loss)
@@ -95,7 +96,7 @@ def evaluate(parser: Parser, encode: Encoder, sentences: Sequence[Sentence]) -> 
 
     Returns:
         `uas`, the percentage of right heads; and of SparseMAP, whatever loss trained the scores, on
-        sentences of at most `LONGEST` words: `trees`, their number per sentence; `single`, the
+        sentences of at most `MAX_WORDS` words: `trees`, their number per sentence; `single`, the
         percentage of sentences with one; and `heads`, their number per word.
     """
     right = words = 0
@@ -107,7 +108,7 @@ def evaluate(parser: Parser, encode: Encoder, sentences: Sequence[Sentence]) -> 
         gold = batch.trees >= 0
         right += int((gold & (best == batch.trees)).sum())
         words += int(gold.sum())
-        short = batch.lengths <= LONGEST
+        short = batch.lengths <= MAX_WORDS
         posterior = sparsemap(tree, arcs[short], lengths=batch.lengths[short])
         sizes.append(posterior.support_size)
         heads.append((posterior.marginals > 0).sum(1)[gold[short]])
@@ -135,7 +136,7 @@ def read_split(data: Path, name: str) -> list[Sentence]:
     Raises:
         ValueError: for a sentence without a tree.
     """
-    path = runs.find(data, [name], [".conllu"])
+    path = files.find(data, [name], [".conllu"])
     sentences = read_conllu(path)
     for place, sentence in enumerate(sentences, 1):
         if min(sentence.heads) < 0:

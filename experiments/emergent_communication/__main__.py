@@ -18,7 +18,7 @@ EXPERIMENT = latents.Experiment(
     data="folder of train-images and train-labels, IDX; or a safetensors file of features, `train` "
     "and `validation`, (N, F) each",
     slow=("dense",),
-    prepare=features.kept,
+    prepare=features.cached,
     tuned={
         "sparsemax": {"lr": 3e-4},
         "dense": {"lr": 3e-4},

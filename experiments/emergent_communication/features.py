@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .. import latents, runs
+from .. import files, latents
 from ..images import Images, read_training
 
 WIDTH = 128
@@ -32,35 +32,35 @@ def read(path: Path, device: str, images: int) -> tuple[Tensor, Tensor]:
     found = load_file(path)
     if not {"train", "validation"} <= found.keys():
         raise ValueError(f"{path} must hold the tensors `train` and `validation`.")
-    train, held = found["train"].float(), found["validation"].float()
-    if train.ndim != 2 or held.ndim != 2 or train.shape[1] != held.shape[1]:
+    train, validation = found["train"].float(), found["validation"].float()
+    if train.ndim != 2 or validation.ndim != 2 or train.shape[1] != validation.shape[1]:
         raise ValueError(
             f"`train` and `validation` of {path} must have shape (N, F) with one F; got "
-            f"{tuple(train.shape)} and {tuple(held.shape)}."
+            f"{tuple(train.shape)} and {tuple(validation.shape)}."
         )
     mean, spread = train.mean(0), train.std(0, correction=0)
     spread = torch.where(spread > 0, spread, torch.inf)
-    return ((train[:images] - mean) / spread).to(device), ((held - mean) / spread).to(device)
+    return ((train[:images] - mean) / spread).to(device), ((validation - mean) / spread).to(device)
 
 
-def kept(data: Path, folder: Path, device: str) -> Path:
+def cached(data: Path, folder: Path, device: str) -> Path:
     """A file of the features of a folder of images, computed once for all runs of a folder; or
     the file that is given."""
     if data.is_file():
         return data
     path = folder / f"features-{data.resolve().name}.safetensors"
     if not path.exists():
-        train, held = _computed(data, device)
+        train, validation = _compute(data, device)
         folder.mkdir(parents=True, exist_ok=True)
-        runs.write(path, save({"train": train.cpu(), "validation": held.cpu()}))
+        files.write(path, save({"train": train.cpu(), "validation": validation.cpu()}))
     return path
 
 
-def _computed(data: Path, device: str) -> tuple[Tensor, Tensor]:
-    given, held = (part.to(device) for part in read_training(data))
-    network = _trained(given, device)
+def _compute(data: Path, device: str) -> tuple[Tensor, Tensor]:
+    training, validation = (part.to(device) for part in read_training(data))
+    network = _trained(training, device)
     with torch.no_grad():
-        return network(given.pixels), network(held.pixels)
+        return network(training.pixels), network(validation.pixels)
 
 
 def _trained(images: Images, device: str) -> nn.Module:

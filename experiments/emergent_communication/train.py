@@ -14,9 +14,9 @@ from fenchel.latent import History, embed, estimators, marginalize
 from .. import latents, runs
 from . import features
 
-QUIET = 0.1
-"""By how much the sender's first scores are smaller than a linear layer's. Sparsemax over 256
-symbols is wide where these hardly differ, and a symbol outside every support is never learnt."""
+INITIAL_SCALE = 0.1
+"""The scale of the sender's output layer, relative to torch's default. Small scores give sparsemax
+a wide support at first; a symbol outside every support is never learnt."""
 
 
 class Game(nn.Module):
@@ -32,11 +32,11 @@ class Game(nn.Module):
         self, width: int, symbols: int = 256, hidden: int = 512, embedding: int = 256
     ) -> None:
         super().__init__()
-        says = nn.Linear(hidden, symbols)
+        output = nn.Linear(hidden, symbols)
         with torch.no_grad():
-            for parameter in says.parameters():
-                parameter.mul_(QUIET)
-        self.sender = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), says)
+            for parameter in output.parameters():
+                parameter.mul_(INITIAL_SCALE)
+        self.sender = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), output)
         self.symbols = nn.Parameter(torch.randn(symbols, embedding) * embedding**-0.5)
         self.listen = nn.Linear(embedding, hidden)
         self.look = nn.Linear(width, hidden)
@@ -67,7 +67,7 @@ def train(
     device: str,
     minutes: float | None = None,
 ) -> runs.History:
-    """Trains on features, or goes on with the run that `folder` holds.
+    """Trains on features, or resumes the run in `folder`.
 
     Args:
         folder: of the run.
@@ -89,34 +89,34 @@ def train(
     options = {"estimator": estimator, "seed": seed, "lr": lr, "entropy": entropy}
     options |= {"batch": batch, "candidates": candidates, "images": images}
     runs.open_run(folder, options)
-    path = features.kept(data, folder.parent, device)
-    given, held = features.read(path, device, images)
+    path = features.cached(data, folder.parent, device)
+    training, validation = features.read(path, device, images)
     torch.manual_seed(seed)
-    game = Game(given.shape[1])
-    model = latents.Trained(game, latents.CATEGORICAL[estimator](given.shape[1])).to(device)
+    game = Game(training.shape[1])
+    model = latents.Trained(game, latents.CATEGORICAL[estimator](training.shape[1])).to(device)
     optimizer = latents.adam(model, lr)
     history = History()
 
     def one_epoch() -> float:
         total = torch.zeros((), device=device)
-        for chosen in model.batches(len(given), batch, device):
-            shown, place = rounds(given, chosen, candidates)
+        for chosen in model.batches(len(training), batch, device):
+            shown, place = rounds(training, chosen, candidates)
             score = game.receiver(shown)
 
             def loss_fn(item: Tensor, z: Tensor, score=score, place=place) -> Tensor:
                 return cross_entropy(score(item, z), place[item], reduction="none")
 
-            x = given[chosen]
+            x = training[chosen]
             outcome = marginalize(game.sender(x), loss_fn, model.estimator, context=x)  # type: ignore[arg-type]
             history.add(outcome)
             optimizer.zero_grad()
             (outcome.value - entropy * outcome.entropy).mean().backward()
             optimizer.step()
             total += outcome.value.detach().sum()
-        return float(total) / len(given)
+        return float(total) / len(training)
 
     def evaluate() -> dict[str, float]:
-        return {"success": 100 * success(game, held, candidates), **latents.calls(history)}
+        return {"success": 100 * success(game, validation, candidates), **latents.calls(history)}
 
     return runs.fit(
         folder,
@@ -142,8 +142,8 @@ def rounds(images: Tensor, chosen: Tensor, candidates: int) -> tuple[Tensor, Ten
 
 
 def success(game: Game, images: Tensor, candidates: int) -> float:
-    """The share of rounds that the receiver wins when the sender says its likeliest symbol."""
-    judge = estimators.ScoreFunction().eval()
+    """The share of rounds that the receiver wins when the sender output its likeliest symbol."""
+    likeliest = estimators.ScoreFunction().eval()
     won = torch.zeros((), device=images.device)
     for chosen in torch.arange(len(images), device=images.device).split(500):
         shown, place = rounds(images, chosen, candidates)
@@ -152,5 +152,5 @@ def success(game: Game, images: Tensor, candidates: int) -> float:
         def hit(item: Tensor, z: Tensor, score=score, place=place) -> Tensor:
             return (score(item, z).argmax(-1) == place[item]).float()
 
-        won += marginalize(game.sender(images[chosen]), hit, judge).value.sum()
+        won += marginalize(game.sender(images[chosen]), hit, likeliest).value.sum()
     return float(won) / len(images)

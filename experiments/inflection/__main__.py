@@ -19,19 +19,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fenchel.seq2seq import load
-from fenchel.seq2seq._files import write_text
-from fenchel.seq2seq.data._readers import Malformed, covered
-from fenchel.seq2seq.decoding._evaluation import best_texts, decode
-from fenchel.seq2seq.training._distributed import device_of
+from fenchel.seq2seq import decode, load
 
-from .. import command, jobs, tables
+from .. import command, files, jobs, tables
 from . import paper
-from .data import languages, unpacked
+from .data import covered, languages, unpacked
 
 CONFIG = Path(__file__).with_name("config.yaml")
 ALPHAS = (1.0, 1.5, 2.0)
-VALIDATE = {"low": 10, "medium": 4, "high": 1}
+VALIDATE_EVERY = {"low": 10, "medium": 4, "high": 1}
 """Epochs between validations; the paper's are 10 for medium and 1 for high."""
 Point = tuple[float, float]
 """The α of the output, and that of the attention."""
@@ -102,9 +98,9 @@ def mapping(alpha: float) -> str:
 
 def _run(arguments: argparse.Namespace) -> int:
     data = unpacked(arguments.data, arguments.output / "data")
-    spoken = arguments.languages or languages(data, arguments.setting)
-    train = [str(data / f"{language}-train-{arguments.setting}") for language in spoken]
-    dev = [str(data / f"{language}-dev") for language in spoken]
+    chosen = arguments.languages or languages(data, arguments.setting)
+    train = [str(data / f"{language}-train-{arguments.setting}") for language in chosen]
+    dev = [str(data / f"{language}-dev") for language in chosen]
     todo, ensembles = [], []
     for output, attention in arguments.points:
         folders = []
@@ -119,7 +115,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 f"model.attention={mapping(attention)}",
                 f"training.seed={seed}",
                 f"training.folder={folder}",
-                f"training.validate_every={VALIDATE[arguments.setting]}",
+                f"training.validate_every={VALIDATE_EVERY[arguments.setting]}",
                 *([f"training.minutes={arguments.minutes}"] if arguments.minutes else []),
                 *arguments.set,
             ]
@@ -193,23 +189,21 @@ def _report(arguments: argparse.Namespace) -> None:
 
 def _predict(arguments: argparse.Namespace) -> int:
     data = unpacked(arguments.data, arguments.output / "data")
-    models = [load(folder, device_of("auto")) for folder in arguments.model]
-    spoken = arguments.languages or languages(data, arguments.setting)
-    malformed = Malformed(skip=False)
-    sources = {
-        name: list(covered(str(data / f"{name}-covered-test"), malformed)) for name in spoken
-    }
-    texts = [text for name in spoken for text in sources[name]]
+    models = [load(folder, command.device()) for folder in arguments.model]
+    chosen = arguments.languages or languages(data, arguments.setting)
+    sources = {name: covered(data, name) for name in chosen}
+    texts = [text for name in chosen for text in sources[name]]
     results = decode(models, texts, batch_size=arguments.batch_size, beam=arguments.beam)
-    outputs = iter(best_texts(models[0], results))
+    best = (result.hypotheses[0].tokens if result.hypotheses else [] for result in results)
+    outputs = (models[0].target.decode(tokens) for tokens in best)
     arguments.output.mkdir(parents=True, exist_ok=True)
-    for name in spoken:
+    for name in chosen:
         lines = []
         for text in sources[name]:
             lemma, tags, _ = text.split("\t")
             lines.append(f"{lemma}\t{next(outputs)}\t{tags}\n")
-        write_text(arguments.output / f"{name}-{arguments.setting}-out", "".join(lines))
-    print(f"{len(texts)} predictions for {len(spoken)} languages are in {arguments.output}.")
+        files.write(arguments.output / f"{name}-{arguments.setting}-out", "".join(lines).encode())
+    print(f"{len(texts)} predictions for {len(chosen)} languages are in {arguments.output}.")
     return 0
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
+from ..files import lines
+
 
 def unpacked(path: Path, into: Path) -> Path:
     """The folder with the files `LANGUAGE-train-SETTING`, `-dev` and `-covered-test`.
@@ -36,3 +38,21 @@ def languages(folder: Path, setting: str) -> list[str]:
     if not found:
         raise FileNotFoundError(f"{folder} holds no files named LANGUAGE{ending}.")
     return found
+
+
+def covered(folder: Path, language: str) -> list[str]:
+    """The inputs of a language's covered test file, as a model reads them: lemma, tags, language.
+
+    Raises:
+        ValueError: for a line that is not `lemma TAB tags`, with its number.
+    """
+    path = folder / f"{language}-covered-test"
+    sources = []
+    for number, line in enumerate(lines(path), 1):
+        if not line:
+            continue
+        lemma, *rest = line.split("\t")
+        if len(rest) != 1 or not lemma.strip() or not rest[0].strip(" ;"):
+            raise ValueError(f"{path}, line {number}: expected 2 columns (lemma, tags).")
+        sources.append(f"{lemma}\t{rest[0]}\t{language}")
+    return sources

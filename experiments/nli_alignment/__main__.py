@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_train(run: Path | None, data: Path, model: str, alignment: str, **options: Any) -> None:
-    """Trains, or goes on."""
+    """Trains, or resumes."""
     if alignment not in MODELS[model][1]:
         raise ValueError(f"`--alignment` of {model} must be one of {MODELS[model][1]}.")
     name = f"{model}-{alignment}-{options['seed']}"
@@ -50,7 +50,7 @@ def run_picture(run: Sequence[Path], data: Path, output: Path, pair: int | None)
     models = {folder.name: load(folder) for folder in run}
     if pair is not None and not 1 <= pair <= len(pairs):
         raise ValueError(f"`--pair` must be from 1 to {len(pairs)}, got {pair}.")
-    place = _telling(models, pairs) if pair is None else pair - 1
+    place = _illustrative(models, pairs) if pair is None else pair - 1
     panels = _panels(models, pairs[place])
     plots.plot_alignments(panels).savefig(output, dpi=110)
     print(f"pair {place + 1}, {LABELS[pairs[place].label]}: {output}")
@@ -69,7 +69,7 @@ def _panels(models: dict[str, Any], pair: Pair) -> list[plots.Alignment]:
         elif found.rows is found.columns:
             panels.append(plots.Alignment(name, found.rows[0], premise, hypothesis))
         else:
-            paths = [(kept.structures[0], kept.weights[0]) for kept in found.posteriors]
+            paths = [(kept.codes[0], kept.weights[0]) for kept in found.posteriors]
             there, back = paths or [(), ()]
             columns = found.columns[0].mT
             panels += [
@@ -82,7 +82,7 @@ def _panels(models: dict[str, Any], pair: Pair) -> list[plots.Alignment]:
     return panels
 
 
-def _telling(models: dict[str, Any], pairs: Sequence[Pair]) -> int:
+def _illustrative(models: dict[str, Any], pairs: Sequence[Pair]) -> int:
     """A pair of 7 to 12 words each, of different lengths, that all models classify rightly; if
     there is none the first."""
     for place, pair in enumerate(pairs):
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True)
     data = "folder of *train* and *dev* or *trial*, .txt or .tsv as SICK's, .jsonl as SNLI's"
 
-    one = commands.add_parser("train", help="train, or go on with a run that was killed (default)")
+    one = commands.add_parser("train", help="train, or resume a run that was killed (default)")
     one.set_defaults(command=run_train)
     one.add_argument("--data", type=Path, required=True, help=data)
     one.add_argument("--model", choices=MODELS, default="esim")
@@ -128,7 +128,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("run", type=Path, nargs="+", help="folders of runs")
     one.add_argument("--data", type=Path, required=True, help=data)
     one.add_argument("--output", type=Path, default=Path("alignments.png"))
-    one.add_argument("--pair", type=int, help="of the dev data, from 1 (default: a telling one)")
+    one.add_argument(
+        "--pair", type=int, help="of the dev data, from 1 (default: one classified rightly)"
+    )
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Alignments of two sentences from scores of their pairs of words: the heart of the experiment.
+"""Alignments of two sentences from scores of their pairs of words.
 
 Each takes scores (B, m, n) and returns weights of the same shape: of hypothesis words for each
 premise word (rows), and of premise words for each hypothesis word (columns).
@@ -17,7 +17,7 @@ from .data import Batch
 
 
 class Aligned(NamedTuple):
-    """Weights, and where they come from a SparseMAP that too."""
+    """Weights, and the posteriors of SparseMAP that they come from, if any."""
 
     rows: Tensor
     """(B, m, n): for each premise word"""
@@ -27,7 +27,7 @@ class Aligned(NamedTuple):
 
 
 class SoftmaxAlignment(nn.Module):
-    """Every word chooses for itself: softmax over rows and over columns."""
+    """Every word is aligned on its own: softmax over rows and over columns."""
 
     def forward(self, scores: Tensor, batch: Batch) -> Aligned:
         mask = batch.mask()
@@ -36,7 +36,7 @@ class SoftmaxAlignment(nn.Module):
 
 
 class SequentialAlignment(nn.Module):
-    """The choices of neighbours depend on each other: SparseMAP of a sequence in each direction.
+    """Alignments of neighbours depend on each other: SparseMAP of a sequence in each direction.
 
     A step from word t₁ to word t₂ scores by t₂ − t₁ in five bins; the first step and the last by
     whether they are at the first and the last word. That makes 18 parameters for both directions.
@@ -66,7 +66,7 @@ class SequentialAlignment(nn.Module):
 
 
 class MatchingAlignment(nn.Module):
-    """No word is chosen twice: SparseMAP of the matching of both sentences."""
+    """No word is aligned twice: SparseMAP of the matching of both sentences."""
 
     def forward(self, scores: Tensor, batch: Batch) -> Aligned:
         lengths = torch.stack([batch.premise_lengths, batch.hypothesis_lengths], -1)

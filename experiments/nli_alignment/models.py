@@ -59,12 +59,12 @@ class Esim(nn.Module):
         p, h = (self.dropout(self.words(side)) for side in (batch.premise, batch.hypothesis))
         p, h = read_both(self.reader, p, h, batch)
         aligned = self.align(p @ h.mT, batch)
-        p, h = self._beside(p, aligned.rows @ h), self._beside(h, aligned.columns.mT @ p)
+        p, h = self._compared(p, aligned.rows @ h), self._compared(h, aligned.columns.mT @ p)
         p, h = read_both(self.composer, p, h, batch)
         pooled = [*pool(p, batch.premise_lengths), *pool(h, batch.hypothesis_lengths)]
         return self.classify(torch.cat(pooled, -1)), aligned
 
-    def _beside(self, words: Tensor, others: Tensor) -> Tensor:
+    def _compared(self, words: Tensor, others: Tensor) -> Tensor:
         """Words compared with what they are aligned with."""
         return self.compare(torch.cat([words, others, words - others, words * others], -1))
 
@@ -85,8 +85,8 @@ def read_both(
 def pool(states: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """The mean and the maximum (B, d) of states (B, n, d) that are zero behind the last word."""
     behind = torch.arange(states.shape[1]) >= lengths.unsqueeze(1)
-    most = states.masked_fill(behind.unsqueeze(-1), -torch.inf).amax(1)
-    return states.sum(1) / lengths.unsqueeze(1), most
+    maximum = states.masked_fill(behind.unsqueeze(-1), -torch.inf).amax(1)
+    return states.sum(1) / lengths.unsqueeze(1), maximum
 
 
 class AttentionClassifier(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from .. import summary
+from .. import summary, tables
 from .models import MODELS
 
 PAPER = {
@@ -19,7 +19,7 @@ PAPER = {
 }
 """Test accuracy on SNLI: Table 2 of the SparseMAP paper, with the percentage of nonzero weights,
 and Table 1 of the regularized-attention paper."""
-HEAD = (
+COLUMNS = (
     "data",
     "model",
     "alignment",
@@ -55,7 +55,7 @@ def table(found: Sequence[summary.Run]) -> str:
                 PAPER.get((model, alignment), "–"),
             )
         )
-    return summary.markdown(HEAD, rows)
+    return tables.markdown(COLUMNS, rows)
 
 
 def _place(run: summary.Run) -> tuple[str, str, int]:

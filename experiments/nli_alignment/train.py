@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .. import runs
+from .. import files, runs
 from .data import Pair, Vocabulary, read_pairs
 from .models import MODELS
 
@@ -35,7 +35,7 @@ def train(
     optimizer: str,
     vectors: Path | None,
 ) -> runs.History:
-    """Trains on a folder of pairs, or goes on with the run that `folder` holds.
+    """Trains on a folder of pairs, or resumes the run in `folder`.
 
     Args:
         folder: of the run.
@@ -59,7 +59,7 @@ def train(
     options |= {"lr": lr, "batch": batch, "hidden": hidden, "dropout": dropout}
     options |= {"optimizer": optimizer, "width": None if given is None else given.shape[1]}
     runs.open_run(folder, options)
-    runs.write(folder / VOCABULARY, json.dumps(vocabulary.words, ensure_ascii=False).encode())
+    files.write(folder / VOCABULARY, json.dumps(vocabulary.words, ensure_ascii=False).encode())
     network = MODELS[model][0](len(vocabulary), hidden, alignment, dropout, given)
     kind: Any = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
     steps = kind([weight for weight in network.parameters() if weight.requires_grad], lr)
@@ -67,7 +67,7 @@ def train(
 
     def one_epoch() -> float:
         total = 0.0
-        for chosen in runs.shown(runs.batches(lengths, batch)):
+        for chosen in runs.with_progress(runs.batches(lengths, batch)):
             shown = vocabulary.batch([pairs[index] for index in chosen])
             steps.zero_grad()
             value = functional.cross_entropy(network(shown)[0], shown.labels)
@@ -106,7 +106,7 @@ def evaluate(network: nn.Module, vocabulary: Vocabulary, pairs: Sequence[Pair]) 
 
 def read_split(data: Path, *names: str) -> list[Pair]:
     """The pairs of a folder whose file has one of the names."""
-    return read_pairs(runs.find(data, names, [".txt", ".tsv", ".jsonl"]))
+    return read_pairs(files.find(data, names, [".txt", ".tsv", ".jsonl"]))
 
 
 def load(folder: Path) -> tuple[nn.Module, Vocabulary]:

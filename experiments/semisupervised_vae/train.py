@@ -31,7 +31,7 @@ def train(
     device: str,
     minutes: float | None = None,
 ) -> runs.History:
-    """Trains on a folder of digits, or goes on with the run that `folder` holds.
+    """Trains on a folder of digits, or resumes the run in `folder`.
 
     Args:
         folder: of the run.
@@ -53,9 +53,9 @@ def train(
     options = {"estimator": estimator, "warm": warm, "seed": seed, "lr": lr, "batch": batch}
     options |= {"alpha": alpha, "labels": labels, "images": images}
     runs.open_run(folder, options)
-    given, held = (part.to(device) for part in read_training(data))
-    given, held = given.first(images), held.first(max(1000, images // 5))
-    labelled, unlabelled = given.first(labels), Images(*(part[labels:] for part in given))
+    training, validation = (part.to(device) for part in read_training(data))
+    training, validation = training.first(images), validation.first(max(1000, images // 5))
+    labelled, unlabelled = training.first(labels), Images(*(part[labels:] for part in training))
     torch.manual_seed(seed)
     network = SemisupervisedVae()
     model = latents.Trained(network, latents.CATEGORICAL[estimator](PIXELS)).to(device)
@@ -99,7 +99,7 @@ def train(
         return float(total) / len(unlabelled.labels)
 
     def evaluate() -> dict[str, float]:
-        return {**measure(network, held, mapping), **latents.calls(history)}
+        return {**measure(network, validation, mapping), **latents.calls(history)}
 
     return runs.fit(
         folder,
@@ -115,15 +115,15 @@ def train(
 
 
 def measure(
-    network: SemisupervisedVae, held: Images, mapping: fenchel.mappings.AbstractMapping
+    network: SemisupervisedVae, validation: Images, mapping: fenchel.mappings.AbstractMapping
 ) -> dict[str, float]:
     """`accuracy` in percent and `elbo` in nats, the expectation over classes exact."""
-    scores = network.classifier(held.pixels)
-    right = (scores.argmax(-1) == held.labels).double().mean()
+    scores = network.classifier(validation.pixels)
+    right = (scores.argmax(-1) == validation.labels).double().mean()
     total = scores.new_zeros(())
-    for x, part in zip(held.pixels.split(1000), scores.split(1000), strict=True):
+    for x, part in zip(validation.pixels.split(1000), scores.split(1000), strict=True):
         outcome = marginalize(
             part, lambda item, y, x=x: network.loss(x, item, y), estimators.Exact(mapping)
         )
         total -= (outcome.value + outcome.kl()).sum()
-    return {"accuracy": 100 * float(right), "elbo": float(total) / len(held.labels)}
+    return {"accuracy": 100 * float(right), "elbo": float(total) / len(validation.labels)}

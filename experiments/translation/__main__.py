@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     attention.set_defaults(run=_attention)
     timing = commands.add_parser("timing", parents=[shared, strength], help="the time of an epoch")
-    timing.add_argument("--batches", type=int, default=60, help="of an epoch, to be timed")
+    timing.add_argument("--steps", type=int, help="in a round (default: those of an epoch)")
     timing.add_argument("--rounds", type=int, default=5)
     timing.set_defaults(run=_timing)
     pictures = commands.add_parser(
@@ -223,14 +223,14 @@ def _attention(arguments: argparse.Namespace) -> int:
 
 
 def _timing(arguments: argparse.Namespace) -> int:
-    from fenchel.seq2seq.config import _loading
+    from fenchel.seq2seq import load_config
 
     from .timing import seconds_per_epoch
 
     overrides = [*_overrides(arguments, "de-en"), "model.output=softmax"]
-    config = _loading.load_config(CONFIG, overrides)
+    config = load_config(CONFIG, overrides)
     found = seconds_per_epoch(
-        config, attentions(arguments.gamma), arguments.batches, arguments.rounds
+        config, attentions(arguments.gamma), arguments.steps, arguments.rounds
     )
     cells = [
         [name, seconds, seconds / found["softmax"], PAPER_TIMES.get(name)]
@@ -246,7 +246,7 @@ def _timing(arguments: argparse.Namespace) -> int:
 def _pictures(arguments: argparse.Namespace) -> int:
     from .pictures import draw
 
-    sentences = _files(arguments.data, "val", "de-en")
+    sentences = _files(arguments.data, "val", "de-en")["source"]
     ending = f"{_ending(arguments.gamma)}-0"
     trained = [arguments.output / f"attention-{name}{ending}" for name in ATTENTIONS]
     trained = [folder for folder in trained if folder.is_dir()]

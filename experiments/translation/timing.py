@@ -1,79 +1,59 @@
-"""The time of an epoch with each attention mapping, measured side by side on the same batches."""
+"""The time of an epoch of training with each attention mapping."""
 
 from __future__ import annotations
 
+import csv
+import math
 import statistics
-import time
+import tempfile
 from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-import torch
-from torch.optim import Adam
+from fenchel.seq2seq import Config, train
 
-from fenchel.seq2seq import Batch, Config, Seq2Seq
-from fenchel.seq2seq.data._corpus import encode, shuffled
-from fenchel.seq2seq.data._readers import Malformed, pairs
-from fenchel.seq2seq.training._distributed import Together, World, device_of
-from fenchel.seq2seq.training._preparation import build_vocabularies
+from ..files import lines
 
 
 def seconds_per_epoch(
-    config: Config, attentions: Mapping[str, Any], batches: int, rounds: int
+    config: Config, attentions: Mapping[str, Any], steps: int | None, rounds: int
 ) -> dict[str, float]:
-    """The median time of an epoch with each attention, estimated from some of its batches.
+    """The median time of an epoch with each attention, as `fenchel train` takes its steps.
 
-    Every model takes the same steps, one model after the other, several rounds of them; the first
-    round, in which kernels are compiled and graphs recorded, is not counted.
+    Every model is trained on the same batches, one model after the other. The first round, in which
+    kernels are compiled and CUDA graphs recorded, is not counted.
 
     Args:
         config: of the training.
         attentions: mappings by name, as in a configuration.
-        batches: of how many batches a round consists.
+        steps: how many a round has; None for those of an epoch.
         rounds: how many count.
     """
-    device = device_of(config.training.device)
-    source, target = build_vocabularies(config.data, Malformed())
-    corpus = encode(
-        pairs(config.data, "train", Malformed()), source, target, config.data.max_length
-    )
-    order = shuffled(corpus, config.training.batch_size, (config.training.seed,))
-    chosen = [(corpus.batch(rows).to(device), corpus.count(rows)) for rows in order[:batches]]
-    runners = {}
+    pairs = sum(1 for file in config.data.train for _ in lines(file.source))  # type: ignore[union-attr]
+    batches = math.ceil(pairs / config.training.batch_size)
+    per_epoch = math.ceil(batches / config.training.gradient_accumulation)
+    steps = min(steps or per_epoch, per_epoch)
+    found = {}
     for name, attention in attentions.items():
-        torch.manual_seed(config.training.seed)
-        settings = {**config.model.model_dump(), "attention": attention}
-        model = Seq2Seq(config.model.model_validate(settings), source, target).to(device)
-        runners[name] = _Runner(model, config, World(0, 1, device))
-    times: dict[str, list[float]] = {name: [] for name in attentions}
-    for counted in range(-1, rounds):
-        for name, runner in runners.items():
-            seconds = runner.run(chosen)
-            if counted >= 0:
-                times[name].append(seconds)
-    return {name: statistics.median(t) * len(order) / len(chosen) for name, t in times.items()}
+        with tempfile.TemporaryDirectory() as folder:
+            train(_config(config, attention, folder, steps, rounds + 1))
+            found[name] = _median_round(Path(folder) / "log.csv") * per_epoch / steps
+    return found
 
 
-class _Runner:
-    """Training steps of one model, as `fenchel train` takes them."""
+def _config(config: Config, attention: Any, folder: str, steps: int, rounds: int) -> Config:
+    """The configuration of so many rounds, with a line of the log and no validation in each."""
+    given, total = config.model_dump(), steps * rounds
+    given["model"]["attention"] = attention
+    given["training"] |= {"folder": folder, "log_every": steps, "steps": total, "epochs": total}
+    given["training"] |= {"validate_unit": "steps", "validate_every": total}
+    given["training"] |= {"checkpoint_every": total, "minutes": None}
+    return Config.model_validate(given)
 
-    def __init__(self, model: Seq2Seq, config: Config, world: World) -> None:
-        self.model, self.plan, self.device = model, config.training, world.device
-        self.together = Together(model, world, "ddp", self.plan.cuda_graphs)
-        on_gpu = world.device.type == "cuda"
-        self.optimizer = Adam(model.parameters(), lr=self.plan.learning_rate, fused=on_gpu)
 
-    def run(self, batches: list[tuple[Batch, int]]) -> float:
-        """Seconds of a step on each batch."""
-        self._wait()
-        began = time.perf_counter()
-        for batch, tokens in batches:
-            self.together.backward(batch, 1 / tokens)
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip)
-            self.optimizer.step()
-            self.together.zero_grad()
-        self._wait()
-        return time.perf_counter() - began
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
+def _median_round(log: Path) -> float:
+    """The median of the seconds between the lines of a log."""
+    with open(log, encoding="utf-8", newline="") as file:
+        seconds = [float(row["seconds"]) for row in csv.DictReader(file) if row["seconds"]]
+    return statistics.median(b - a for a, b in pairwise(seconds))

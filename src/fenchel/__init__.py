@@ -20,6 +20,7 @@ from .mappings._oscarmax import Oscarmax, oscarmax
 from .mappings._pnormmax import Pnormmax, pnormmax
 from .mappings._softmax import Softmax, softmax
 from .mappings._sparsemax import Sparsemax, sparsemax
+from .ops._status import kernels
 from .structures._bits import Bits
 from .structures._budget import Budget
 from .structures._choice import Choice
@@ -59,6 +60,7 @@ __all__ = [
     "entmax",
     "fenchel_young_loss",
     "fusedmax",
+    "kernels",
     "ksubset",
     "latent",
     "linear_fenchel_young_loss",

@@ -157,7 +157,7 @@ def test_features_from_a_file(tmp_path: Path) -> None:
     train = 5 + 2 * torch.randn(7, 3)
     train[:, 2] = 4.0
     save_file({"train": train, "validation": train[:4].clone()}, path)
-    assert features.kept(path, tmp_path, "cpu") == path
+    assert features.cached(path, tmp_path, "cpu") == path
     given, held = features.read(path, "cpu", images=5)
     assert (given.shape, held.shape) == ((5, 3), (4, 3))
     assert held.equal(given[:4])

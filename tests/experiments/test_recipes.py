@@ -13,7 +13,7 @@ from experiments.translation import __main__ as translation
 
 import inflected
 from experiments import jobs, tables
-from fenchel.seq2seq.config import _loading
+from fenchel.seq2seq import load_config
 
 SMALL = [
     "model.hidden=8",
@@ -77,6 +77,15 @@ def test_the_inflection_recipe(
     assert [line.split("\t")[::2] for line in written] == [line.split("\t") for line in test]
 
 
+def test_covered_files_are_read_or_refused_with_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "verbs-covered-test"
+    path.write_text("draw\tV;PST\n\nsee\tV\n", encoding="utf-8")
+    assert data.covered(tmp_path, "verbs") == ["draw\tV;PST\tverbs", "see\tV\tverbs"]
+    path.write_text("draw\tV;PST\nsee\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"verbs-covered-test, line 2: expected 2 columns"):
+        data.covered(tmp_path, "verbs")
+
+
 def test_points_and_mappings() -> None:
     assert inflection._points("1:1,1.5:2") == [(1.0, 1.0), (1.5, 2.0)]
     with pytest.raises(SystemExit):
@@ -123,7 +132,7 @@ def test_the_time_of_an_epoch(
 ) -> None:
     small = [*SMALL, "data.tokens=words", "training.batch_size=10"]
     arguments = ["timing", str(multi30k), "--output", str(multi30k / "out")]
-    arguments += ["--gamma", gamma, "--batches", "2", "--rounds", "1", "--set", *small]
+    arguments += ["--gamma", gamma, "--steps", "2", "--rounds", "1", "--set", *small]
     assert translation.main(arguments) == 0
     found = json.loads((multi30k / "out" / "results-timing.json").read_text(encoding="utf-8"))
     assert found["seconds"].keys() == set(translation.ATTENTIONS)
@@ -151,7 +160,7 @@ def test_the_translation_recipe(multi30k: Path, capsys: pytest.CaptureFixture[st
 def test_configurations_can_be_used(recipe: object) -> None:
     files = "[a]" if recipe is inflection else "{source: a, target: b}"
     overrides = [f"data.train={files}", f"data.validation={files}"]
-    config = _loading.load_config(recipe.CONFIG, overrides)  # type: ignore[attr-defined]
+    config = load_config(recipe.CONFIG, overrides)  # type: ignore[attr-defined]
     assert config.model.layers == 2
     assert config.search.beam == 5
 

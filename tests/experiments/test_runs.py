@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import pytest
 import torch
 from torch import nn
 
-from experiments import command, runs, summary
+from experiments import command, files, runs, summary
 
 
 def fit(folder, epochs, fail_in=None, minutes=None):
@@ -130,22 +131,29 @@ def test_a_folder_belongs_to_one_run(tmp_path):
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "file"
-    runs.write(path, b"old")
+    files.write(path, b"old")
     with pytest.raises(TypeError):
-        runs.write(path, "no bytes")  # type: ignore[arg-type]
+        files.write(path, "no bytes")  # type: ignore[arg-type]
     assert path.read_bytes() == b"old"
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
 
 
+def test_lines_are_read_plain_or_compressed(tmp_path):
+    (tmp_path / "plain").write_bytes("ä\r\nb".encode())
+    (tmp_path / "packed.gz").write_bytes(gzip.compress("ä\nb\n".encode()))
+    assert list(files.lines(tmp_path / "plain")) == ["ä", "b"]
+    assert list(files.lines(tmp_path / "packed.gz")) == ["ä", "b"]
+
+
 def test_find_wants_one_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"one file named dev, ending in \.txt; found \[\]"):
-        runs.find(tmp_path, ["dev"], [".txt"])
+        files.find(tmp_path, ["dev"], [".txt"])
     for name in ("a-dev.txt", "a-dev.json", "a-train.txt"):
         (tmp_path / name).touch()
-    assert runs.find(tmp_path, ["dev", "trial"], [".txt"]).name == "a-dev.txt"
+    assert files.find(tmp_path, ["dev", "trial"], [".txt"]).name == "a-dev.txt"
     (tmp_path / "b-trial.txt").touch()
     with pytest.raises(FileNotFoundError, match=r"found \['a-dev.txt', 'b-trial.txt'\]"):
-        runs.find(tmp_path, ["dev", "trial"], [".txt"])
+        files.find(tmp_path, ["dev", "trial"], [".txt"])
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -187,7 +195,6 @@ def test_summaries():
     assert [record["uas"] for record in summary.best(members, "uas")] == [5.0, 7.0]
     assert summary.spread([5.0, 7.0]) == "6.00 ± 1.41"
     assert summary.spread([5.0]) == "5.00"
-    assert summary.markdown(("a", "b"), [("1", "2")]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
 
 
 def test_commands_report_errors_without_a_traceback(capsys):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import fenchel
 from fenchel.latent import LogLikelihood, estimators, log_likelihood, marginalize
-from fenchel.latent._marginalize import Mapping
+from fenchel.latent._marginalize import Estimator
 
 MANY = 40_000
 SIGMAS = 5.0
@@ -32,7 +32,7 @@ def assert_likelihood(found: LogLikelihood, joint: Tensor, draws: Tensor, weight
 
 
 @pytest.mark.parametrize(
-    "mapping",
+    "estimator",
     [
         fenchel.Sparsemax(),
         fenchel.Entmax(1.5),
@@ -40,16 +40,16 @@ def assert_likelihood(found: LogLikelihood, joint: Tensor, draws: Tensor, weight
         estimators.ScoreFunction(),
         estimators.GumbelSoftmax(),
     ],
-    ids=lambda mapping: type(mapping).__name__,
+    ids=lambda estimator: type(estimator).__name__,
 )
-def test_categories(mapping: Mapping) -> None:
+def test_categories(estimator: Estimator) -> None:
     model = Categories.random(scale=1.5)
     prior = torch.randn(5).double()
     joint = (prior.log_softmax(-1) - model.table()).detach()
-    found = log_likelihood(model.scores, density(model), mapping, prior=prior, samples=MANY)
-    outcome = marginalize(model.scores, lambda i, z: z.new_zeros(len(z)).double(), mapping)
+    found = log_likelihood(model.scores, density(model), estimator, prior=prior, samples=MANY)
+    outcome = marginalize(model.scores, lambda i, z: z.new_zeros(len(z)).double(), estimator)
     q = outcome.marginals.detach()
-    if isinstance(mapping, estimators.AbstractEstimator) and not outcome.exact.all():
+    if isinstance(estimator, estimators.AbstractEstimator) and not outcome.exact.all():
         assert_likelihood(found, joint, q, joint.exp() / q)
     else:
         rest = torch.where(q > 0, 0.0, (-model.table().detach()).exp())
@@ -67,7 +67,7 @@ def test_the_support_of_bits_is_exact_and_the_rest_converges(structure: fenchel.
     log_prior = torch.where(every > 0, prior.sigmoid(), (-prior).sigmoid()).log().sum(-1)
     joint = (log_prior - model.table()).detach()
     posterior = fenchel.sparsemap(structure, model.scores)
-    codes, weights = posterior.structures.double(), posterior.weights
+    codes, weights = posterior.codes.double(), posterior.weights
     live = (codes.unsqueeze(2) == every).all(-1) & (weights > 0).unsqueeze(-1)
     inside = live.any(1)
     found = log_likelihood(

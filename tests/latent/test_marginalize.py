@@ -9,6 +9,7 @@ import torch
 from enumerable import Categories, Configurations, gradients
 from torch import Tensor
 
+import exact
 import fenchel
 from conftest import identify
 from fenchel import mappings, structures
@@ -130,7 +131,7 @@ def test_expectation_of_any_structure(structure: structures.AbstractStructure) -
     assert outcome.calls.equal(posterior.support_size)
     torch.testing.assert_close(outcome.marginals, posterior.marginals)
 
-    members = structure.members().flatten(1)
+    members = exact.members(structure).flatten(1)
 
     def member(item: Tensor, z: Tensor) -> Tensor:
         return (indicator(z).flatten(1).unsqueeze(1) == members).all(-1).any(-1).double()
@@ -163,7 +164,7 @@ def test_a_posterior_with_extra_scores_and_lengths() -> None:
     wanted = torch.stack([posterior.marginals[0, 2, 1], posterior.marginals[1, 1, 1]])
     torch.testing.assert_close(outcome.value, wanted)
     assert torch.isfinite(outcome.kl()).all()
-    with pytest.raises(TypeError, match="`mapping` must be None where a `Posterior` is given"):
+    with pytest.raises(TypeError, match="`estimator` must be None where a `Posterior` is given"):
         marginalize(posterior, last_tag, fenchel.Sparsemax())
 
 
@@ -188,7 +189,7 @@ def test_kl_of_bits_and_of_a_budget_in_them() -> None:
     torch.testing.assert_close(outcome.kl(), math.log(1 + 4 + 6) - entropy)
     torch.testing.assert_close(outcome.kl(structure=fenchel.Bits(4)), 4 * math.log(2) - entropy)
     prior = torch.randn(4).double()
-    log_p = torch.where(posterior.structures > 0, prior.sigmoid(), (-prior).sigmoid()).log().sum(-1)
+    log_p = torch.where(posterior.codes > 0, prior.sigmoid(), (-prior).sigmoid()).log().sum(-1)
     torch.testing.assert_close(outcome.kl(prior, fenchel.Bits(4)), -entropy - (w * log_p).sum(-1))
     with pytest.raises(NotImplementedError):
         marginalize(torch.zeros(2, 2), lambda i, z: z.sum((1, 2)), fenchel.Matching(2, 2)).kl()
@@ -210,9 +211,13 @@ def test_embed_of_one_hot_rows_is_that_of_indices() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "error", "text"),
     [
-        ({"mapping": 1.5}, TypeError, "`mapping` must be a mapping, a structure or an"),
-        ({"mapping": "hardmax"}, ValueError, "`name` must be one of entmax, fusedmax"),
-        ({"mapping": fenchel.Ksubset(2)}, ValueError, "`over` must sum to one .* Ksubset does not"),
+        ({"estimator": 1.5}, TypeError, "`estimator` must be a mapping, a structure or"),
+        ({"estimator": "hardmax"}, ValueError, "`name` must be one of entmax, fusedmax"),
+        (
+            {"estimator": fenchel.Ksubset(2)},
+            ValueError,
+            "`over` must sum to one .* Ksubset does not",
+        ),
         ({"chunk": 0}, ValueError, "`chunk` must be at least 1, got 0"),
         ({"scores": [1.0]}, TypeError, "`scores` must be a torch.Tensor, got list"),
         ({"scores": torch.tensor(1.0)}, ValueError, "`scores` must have at least one dimension"),

@@ -45,7 +45,7 @@ def test_what_an_estimator_recommends_it_takes(estimator: type, over: object) ->
 
 
 def test_what_marginalize_recommends_it_takes() -> None:
-    with pytest.raises(TypeError, match="`mapping` must be a mapping, a structure") as caught:
+    with pytest.raises(TypeError, match="`estimator` must be a mapping, a structure") as caught:
         marginalize(torch.randn(2, 8), loss, 1.5)  # type: ignore[arg-type]
     for call in re.findall(r"`(fenchel\.[^`]*)`", str(caught.value)):
         over = eval(call, {"fenchel": fenchel})

@@ -50,7 +50,7 @@ def test_doubling_ends_with_the_whole_support(mapping: fenchel.mappings.Abstract
 
 def test_a_support_that_does_not_fit_is_told() -> None:
     scores = torch.tensor([[9.0, 0.0, 0.0, 0.0], [0.2, 0.1, 0.0, 0.0]])
-    outcome = marginalize(scores, lambda i, z: z.float(), estimators.TopK(k=2, most=2))
+    outcome = marginalize(scores, lambda i, z: z.float(), estimators.TopK(k=2, max_k=2))
     assert outcome.exact.tolist() == [True, False]
     torch.testing.assert_close(outcome.marginals.sum(-1), torch.ones(2))
 
@@ -69,7 +69,7 @@ def test_bits_against_sparsemax_of_all_configurations() -> None:
     torch.testing.assert_close(
         gradients(outcome.value, model.parameters), gradients(truth, model.parameters)
     )
-    short = marginalize(model.scores, model.loss, estimators.TopK(fenchel.Bits(6), k=2, most=2))
+    short = marginalize(model.scores, model.loss, estimators.TopK(fenchel.Bits(6), k=2, max_k=2))
     assert short.exact.equal((p > 0).sum(-1) < 2)
 
 
@@ -86,7 +86,7 @@ def test_bad_input() -> None:
         estimators.TopK(fenchel.Fusedmax())
     with pytest.raises(ValueError, match="`k` must be at least 1, got 0"):
         estimators.TopK(k=0)
-    with pytest.raises(ValueError, match="`most` must be at least 8, got 4"):
-        estimators.TopK(k=8, most=4)
+    with pytest.raises(ValueError, match="`max_k` must be at least 8, got 4"):
+        estimators.TopK(k=8, max_k=4)
     with pytest.raises(ValueError, match=r"`scores` must have shape \(..., 3\), got \(1, 4\)"):
         marginalize(torch.zeros(1, 4), lambda i, z: z.sum(-1), estimators.TopK(fenchel.Bits(3)))

@@ -18,7 +18,7 @@ WAITS = {
     "dense": (estimators.Exact(fenchel.Softmax()), 1),
     "sparsemap": (estimators.Exact(BITS), 2),
     "budget": (estimators.Exact(fenchel.Budget(12, 6)), 2),
-    "top-k": (estimators.TopK(BITS, k=8, most=8), 1),
+    "top-k": (estimators.TopK(BITS, k=8, max_k=8), 1),
     "sum-and-sample": (estimators.SumAndSample(), 1),
     "score-function": (estimators.ScoreFunction(BITS), 0),
     "moving-average": (estimators.ScoreFunction(None, estimators.MovingAverage()), 0),

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import exact
 from conftest import identify
 from fenchel import (
     Bits,
@@ -45,9 +46,9 @@ def skip_intractable(structure: AbstractStructure, kind: str) -> None:
 
 def all_scores(structure: AbstractStructure, scores: Tensor, extra_scores: Tensor | None) -> Tensor:
     """The scores (B, K) of all structures."""
-    value = scores.flatten(1) @ structure.members().flatten(1).T
+    value = scores.flatten(1) @ exact.members(structure).flatten(1).T
     if extra_scores is not None:
-        extra = structure.extra_indicator(structure.codes(), extra_scores)  # type: ignore[attr-defined]
+        extra = structure.extra_indicator(exact.codes(structure), extra_scores)  # type: ignore[attr-defined]
         value = value + extra_scores.flatten(1) @ extra.flatten(1).T
     return value
 
@@ -75,9 +76,9 @@ def sparsemap_value(theta: Tensor, rows: Tensor) -> Tensor:
 def test_value_and_gradient_by_brute_force(structure: AbstractStructure, kind: str) -> None:
     skip_intractable(structure, kind)
     scores, extra_scores = inputs_for(structure)
-    codes = structure.codes()  # type: ignore[attr-defined]
+    codes = exact.codes(structure)  # type: ignore[attr-defined]
     place = torch.randint(len(codes), (5,))
-    target, members = codes[place], structure.members()
+    target, members = codes[place], exact.members(structure)
     hamming = (codes != target.unsqueeze(1)).sum(-1).double()
     value = all_scores(structure, scores, extra_scores)
     at_target = value.gather(1, place.unsqueeze(1)).squeeze(1)
@@ -115,7 +116,7 @@ def test_gradient_is_the_prediction_less_the_target(
 ) -> None:
     skip_intractable(structure, kind)
     scores, extra_scores = inputs_for(structure)
-    codes = structure.codes()  # type: ignore[attr-defined]
+    codes = exact.codes(structure)  # type: ignore[attr-defined]
     target = codes[torch.randint(len(codes), (5,))]
     leaves = [scores.requires_grad_()]
     if extra_scores is not None:
@@ -145,7 +146,7 @@ def test_gradient_is_the_prediction_less_the_target(
 @kinds
 def test_zero_where_the_target_wins_by_its_margin(kind: str) -> None:
     structure = DependencyTree(4)
-    target = structure.codes()[7:8]
+    target = exact.codes(structure)[7:8]
     scores = 3 * structure.indicator(target)
     loss = structured_loss(structure, scores, target, kind=kind)
     assert (loss > 0.0) if kind.endswith("crf") else (loss.abs() < 1e-12)
@@ -157,7 +158,7 @@ def test_zero_where_the_target_wins_by_its_margin(kind: str) -> None:
 @every
 def test_targets_as_codes_or_indicators(structure: AbstractStructure) -> None:
     scores, extra_scores = inputs_for(structure)
-    codes = structure.codes()  # type: ignore[attr-defined]
+    codes = exact.codes(structure)  # type: ignore[attr-defined]
     target = codes[torch.randint(len(codes), (5,))]
     options = {"kind": "margin_sparsemap", "reduction": "none"}
     by_codes = structured_loss(structure, scores, target, extra_scores, **options)
@@ -200,7 +201,7 @@ def test_a_cost_of_ones_own() -> None:
 
 @pytest.mark.parametrize("structure", [Bits(4), Budget(4, 2), Matching(4, 3)])
 def test_hamming_counts_what_is_missing_too(structure: AbstractStructure) -> None:
-    codes = structure.codes()  # type: ignore[attr-defined]
+    codes = exact.codes(structure)  # type: ignore[attr-defined]
     target = codes[3:4]
     loss = structured_loss(structure, torch.zeros(1, *structure.shape).double(), target, kind="svm")
     assert float(loss) == float((codes != target).sum(1).max())
@@ -220,7 +221,7 @@ def test_ragged_batches() -> None:
 
 def test_reductions_and_module() -> None:
     structure = DependencyTree(3)
-    scores, target = torch.randn(2, 3, 3, 3), structure.codes()[:6].reshape(2, 3, 3)
+    scores, target = torch.randn(2, 3, 3, 3), exact.codes(structure)[:6].reshape(2, 3, 3)
     each = structured_loss(structure, scores, target, reduction="none")
     assert each.shape == (2, 3)
     assert each.dtype == torch.float32

@@ -184,7 +184,7 @@ def test_a_mapping_of_ones_own_works_everywhere() -> None:
     finally:
         from fenchel.mappings import _base
 
-        del _base._REGISTRY["halved"]
+        del _base.REGISTRY.classes["halved"]
 
 
 def test_large_rows_in_float32_are_exact() -> None:

@@ -52,8 +52,8 @@ def test_no_instances(structure: AbstractStructure, kind: str | None, batch: tup
     extra_scores = extra_for(structure, kind, batch)
     inputs = [scores, *(piece for piece in extra_scores or () if piece is not None)]
     sizes = [None]
-    if structure.sides:
-        shape = (*batch, len(structure.sides)) if len(structure.sides) > 1 else batch
+    if structure.max_lengths:
+        shape = (*batch, len(structure.max_lengths)) if len(structure.max_lengths) > 1 else batch
         sizes.append(torch.ones(shape, dtype=torch.int64))
     for lengths in sizes:
         best = map_inference(structure, scores, extra_scores, lengths=lengths)

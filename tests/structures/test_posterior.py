@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import exact
 import fenchel
 from conftest import identify
 from fenchel import (
@@ -40,17 +41,17 @@ def scores_for(structure: AbstractStructure, *batch: int, scale: float = 1.0) ->
 
 def extra_members(structure: AbstractStructure, extra_scores: Tensor | None) -> Tensor:
     """How often each structure uses each extra score, (K, n)."""
-    members = structure.members()
+    members = exact.members(structure)
     if extra_scores is None:
         return members.new_zeros(len(members), 0)
-    return structure.extra_indicator(structure.codes(), extra_scores).flatten(1)  # type: ignore[attr-defined]
+    return structure.extra_indicator(exact.codes(structure), extra_scores).flatten(1)  # type: ignore[attr-defined]
 
 
 def gap_over_members(
     structure: AbstractStructure, scores: Tensor, extra_scores: Tensor | None, u: Tensor, v: Tensor
 ) -> Tensor:
     """The duality gap (B) of marginals (B, *shape) and extra ones (B, n)."""
-    members = structure.members().flatten(1).double()
+    members = exact.members(structure).flatten(1).double()
     slope = (scores - u).flatten(1) @ members.T
     level = ((scores - u) * u).flatten(1).sum(1)
     if extra_scores is not None:
@@ -86,13 +87,13 @@ def test_marginals_are_those_of_the_weights(structure: AbstractStructure) -> Non
         assert (posterior.weights >= 0).all()
         assert ((posterior.weights > 0).sum(-1) == posterior.support_size).all()
         if hasattr(structure, "indicator"):
-            indicators = structure.indicator(posterior.structures)
+            indicators = structure.indicator(posterior.codes)
         else:
-            indicators = posterior.structures
+            indicators = posterior.codes
         weights = posterior.weights.reshape(*posterior.weights.shape, *[1] * len(structure.shape))
         u = (weights * torch.where(weights > 0, indicators, 0.0)).sum(1)
         torch.testing.assert_close(posterior.marginals, u)
-        members = structure.members()
+        members = exact.members(structure)
         used = indicators[posterior.weights > 0]
         assert (used.unsqueeze(1) == members).flatten(2).all(2).any(1).all()
 
@@ -144,7 +145,7 @@ def test_gradients(structure: AbstractStructure) -> None:
 def test_gradient_is_the_jacobian_of_the_paper() -> None:
     structure, scores = DependencyTree(5), torch.randn(5, 5, dtype=torch.float64)
     posterior = sparsemap(structure, scores.requires_grad_(), tol=0)
-    columns = structure.indicator(posterior.structures).flatten(1).T
+    columns = structure.indicator(posterior.codes).flatten(1).T
     inverse = (columns.T @ columns).inverse()
     flat = inverse.sum(1, keepdim=True)
     expected = columns @ (inverse - flat @ flat.T / flat.sum()) @ columns.T
@@ -159,8 +160,8 @@ def test_regularized_transitions() -> None:
     structure = Sequence(4, 2)
     scores, transitions = scores_for(structure, 5), torch.randn(5, 3, 2, 2).double()
     posterior = sparsemap(structure, scores, transitions, regularize_extra=True, tol=1e-12)
-    members = structure.members().flatten(1)
-    extra = structure.extra_indicator(structure.codes(), transitions).flatten(1)
+    members = exact.members(structure).flatten(1)
+    extra = structure.extra_indicator(exact.codes(structure), transitions).flatten(1)
     rows = torch.cat([members, extra], 1)
     theta = torch.cat([scores.flatten(1), transitions.flatten(1)], 1)
     u = torch.cat([posterior.marginals.flatten(1), posterior.extra.flatten(1)], 1)
@@ -284,7 +285,7 @@ def test_one_warning_says_how_to_raise_the_limit() -> None:
 
 @pytest.mark.parametrize("batched", [True, False])
 def test_an_oracle_of_ones_own(batched: bool) -> None:
-    members = DependencyTree(4).members()
+    members = exact.members(DependencyTree(4))
     calls = []
 
     def best(scores: Tensor) -> Tensor:
@@ -297,7 +298,7 @@ def test_an_oracle_of_ones_own(batched: bool) -> None:
     posterior = sparsemap(structure, scores, tol=1e-12)
     expected = sparsemap(DependencyTree(4), scores, tol=1e-12)
     torch.testing.assert_close(posterior.marginals, expected.marginals)
-    assert posterior.structures.shape[2:] == (4, 4)
+    assert posterior.codes.shape[2:] == (4, 4)
     if batched:  # one call for all that have not converged
         assert len(calls) == 1 + int(posterior.iterations.max())
         assert calls[0] == 6

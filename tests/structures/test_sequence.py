@@ -275,3 +275,13 @@ def test_fractional_targets_with_first_and_last_tags(
     target = y if z is None else (y, z)
     loss = structured_loss(structure, scores, target, extra_scores, lengths=lengths)
     torch.testing.assert_close(loss, torch.zeros(()), rtol=0, atol=1e-5)
+
+
+def test_extra_scores_that_are_not_given_are_zero() -> None:
+    structure, scores = Sequence(4, 3), torch.randn(2, 4, 3, dtype=torch.float64)
+    expected = map_inference(structure, scores)
+    torch.testing.assert_close(structure.argmax(scores), expected.indicator)
+    torch.testing.assert_close(structure.log_partition(scores), log_partition(structure, scores))
+    u, v = structure.marginals(scores)
+    torch.testing.assert_close(u, marginals(structure, scores))
+    assert v is None

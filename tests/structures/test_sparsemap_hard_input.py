@@ -31,7 +31,7 @@ def test_forbidden_parts() -> None:
     banned = transitions.clone()
     banned[0, 1] = -torch.inf
     found = sparsemap(structure, scores.detach()[3:], banned)
-    codes = found.structures[found.weights > 0]
+    codes = found.codes[found.weights > 0]
     assert not ((codes[:, :-1] == 0) & (codes[:, 1:] == 1)).any()
 
 
@@ -75,7 +75,7 @@ def test_an_instance_without_structures_has_no_support(
     posterior = sparsemap(structure, scores)
     assert posterior.support_size[:2].tolist() == [0, 0]
     assert (posterior.weights[:2] == 0).all()
-    assert (posterior.structures[:2] == -1).all()
+    assert (posterior.codes[:2] == -1).all()
     assert (posterior.marginals[0] == 0).all()
     assert posterior.marginals[1].isnan().all()
     assert posterior.converged.tolist() == [True, False, True]

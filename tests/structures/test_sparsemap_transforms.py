@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
+import exact
 from conftest import identify
 from fenchel import (
     Bits,
@@ -42,7 +43,7 @@ def slope(function, x: Tensor, direction: Tensor) -> Tensor:
 
 
 def own_tree() -> Custom:
-    members = DependencyTree(3).members()
+    members = exact.members(DependencyTree(3))
 
     def best(scores: Tensor) -> Tensor:
         value = scores.flatten(-2) @ members.to(scores).flatten(1).T

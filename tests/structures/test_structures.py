@@ -6,6 +6,7 @@ import brute
 import pytest
 import torch
 
+import exact
 from conftest import identify
 from fenchel import (
     Custom,
@@ -29,7 +30,7 @@ coded = pytest.mark.parametrize(
 
 
 def small(structure: structures.AbstractStructure) -> bool:
-    return len(structure.members()) <= 64
+    return len(exact.members(structure)) <= 64
 
 
 @every
@@ -41,7 +42,7 @@ def test_the_best_structure_is_a_member_and_no_member_is_better(structure) -> No
         values = brute.values(structure, scores)
         torch.testing.assert_close(found.value, values.max(1).values, rtol=1e-12, atol=1e-12)
         possible = found.value > -torch.inf
-        members = structure.members().flatten(1)
+        members = exact.members(structure).flatten(1)
         same = (found.indicator.flatten(1).unsqueeze(1) == members).all(-1)
         assert (same.sum(1) == possible).all()
         assert (found.indicator[~possible] == 0).all()
@@ -161,12 +162,12 @@ def test_nan_stays_in_its_instance(structure) -> None:
 
 @coded
 def test_lengths_make_smaller_structures(structure) -> None:
-    sides = structure.sides
-    lengths = torch.cartesian_prod(*(torch.arange(1, side + 1) for side in sides))
-    lengths = lengths.reshape(-1, len(sides))
+    max_lengths = structure.max_lengths
+    lengths = torch.cartesian_prod(*(torch.arange(1, side + 1) for side in max_lengths))
+    lengths = lengths.reshape(-1, len(max_lengths))
     scores = torch.randn(len(lengths), *structure.shape, dtype=torch.float64)
     corners = [resized(structure, sizes) for sizes in lengths.tolist()]
-    given = lengths if len(sides) > 1 else lengths[:, 0]
+    given = lengths if len(max_lengths) > 1 else lengths[:, 0]
     scores.requires_grad_()
     best = map_inference(structure, scores, lengths=given)
     inner = (
@@ -191,8 +192,8 @@ def test_lengths_make_smaller_structures(structure) -> None:
             (expected_grad,) = torch.autograd.grad((u * weights[(k, *cut)]).sum(), own)
             torch.testing.assert_close(grad[(k, *cut)], expected_grad)
             torch.testing.assert_close(grad.abs().sum(), expected_grad.abs().sum())
-    if len(sides) == 1:
-        mask = torch.arange(sides[0]) < lengths
+    if len(max_lengths) == 1:
+        mask = torch.arange(max_lengths[0]) < lengths
         torch.testing.assert_close(map_inference(structure, scores, mask=mask).value, best.value)
 
 
@@ -248,10 +249,13 @@ def test_registry() -> None:
 
 @coded
 def test_codes_that_are_structures(structure) -> None:
-    members = structure.codes()
-    assert structure.holds(members, None).all()
+    members = torch.tensor(brute.list_codes(structure))
+    assert structure.is_valid(members, None).all()
+    assert sorted(map(tuple, exact.codes(structure).tolist())) == sorted(
+        map(tuple, members.tolist())
+    )
     wild = torch.randint(-1, max(structure.shape), (300, structure.positions))
-    wild = wild[structure.parts(wild).amax(1) < torch.Size(structure.shape).numel()]
+    wild = wild[structure.part_indices(wild).amax(1) < torch.Size(structure.shape).numel()]
     if structure.options_dim is None:
         wild = wild.clamp(max=1).abs()
     elif structure.name != "matching":
@@ -259,24 +263,24 @@ def test_codes_that_are_structures(structure) -> None:
     else:
         wild = wild.clamp(max=structure.columns - 1)
     listed = (wild.unsqueeze(1) == members).all(2).any(1)
-    assert structure.holds(wild, None).equal(listed)
+    assert structure.is_valid(wild, None).equal(listed)
 
 
 @coded
 def test_codes_of_shorter_instances(structure) -> None:
-    full = torch.tensor(structure.sides)
+    full = torch.tensor(structure.max_lengths)
     for sizes in (full, (full - 1).clamp(min=1)):
         small = resized(structure, sizes.tolist())
         if small is None:
             continue
-        members = small.codes()
+        members = exact.codes(small)
         padding = structure.positions - small.positions
         codes = torch.nn.functional.pad(members, (0, padding), value=7)
         lengths = sizes.expand(len(codes), -1)
-        ended = structure.ended(codes, lengths)
-        assert (ended[:, small.positions :] == -1).all()
-        assert structure.holds(ended, lengths).all()
-        y = structure.indicator(ended)
-        assert (y * ~structure.within(lengths) == 0).all()
+        masked = structure.mask_padding(codes, lengths)
+        assert (masked[:, small.positions :] == -1).all()
+        assert structure.is_valid(masked, lengths).all()
+        y = structure.indicator(masked)
+        assert (y * ~structure.length_mask(lengths) == 0).all()
         corner = (slice(None), *(slice(side) for side in small.shape))
-        torch.testing.assert_close(y[corner], small.members())
+        torch.testing.assert_close(y[corner], exact.members(small))

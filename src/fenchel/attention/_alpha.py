@@ -13,8 +13,8 @@ def alpha_logit(mapping: AbstractMapping, heads: int) -> Tensor:
     """The parameters, (heads,), at which 1 + sigmoid(parameter) is the mapping's own alpha."""
     if not isinstance(mapping, Entmax):
         raise ValueError(f"`learned_alpha` is for entmax, got {mapping.name}.")
-    seen = torch.as_tensor(mapping.alpha, device="cpu")  # whatever the layer is made on, be it meta
-    if not bool(((seen > 1) & (seen < 2)).all()):
+    on_cpu = torch.as_tensor(mapping.alpha, device="cpu")  # the default device may be meta
+    if not bool(((on_cpu > 1) & (on_cpu < 2)).all()):
         raise ValueError(f"`alpha` must be between 1 and 2 to be learnt, got {mapping.alpha}.")
     alpha = torch.as_tensor(mapping.alpha, dtype=torch.get_default_dtype())
     return torch.logit(alpha - 1).expand(heads).clone()

@@ -13,6 +13,7 @@ from .. import _checks
 from ..mappings import AbstractMapping
 from ..mappings._registry import resolve
 from ..mappings._softmax import Softmax
+from ._checks import check_attention
 
 
 def _is_one(gamma: float | Tensor) -> bool:
@@ -45,15 +46,15 @@ def attention(
         mapping: a mapping, or the name of a registered one. A tensor among its parameters
             broadcasts against (..., T, 1), so that (heads, 1, 1) holds one value per head, and
             receives a gradient.
-        mask: broadcasts to (..., T, S). Boolean: true where a query may look. Floating point:
-            added to the scores, −inf where a query must not look.
+        mask: broadcasts to (..., T, S). Boolean: true where a query may attend. Floating
+            point: added to the scores, −inf where a query must not attend.
         scale: the factor of the scores, 1/√D by default.
-        causal: whether query t looks at the keys 0 to t only; not together with a mask.
-        dropout: the probability with which a weight is dropped, the others growing in proportion.
+        causal: whether query t attends to the keys 0 to t only; not together with a mask.
+        dropout: the probability of setting a weight to zero; the others are scaled up, as in torch.
         weights: whether to return the weights, too; they are those before dropout.
     Returns:
-        (..., T, E), and if asked for the weights, (..., T, S). A query that may look nowhere gets
-        weights and an output of zeros.
+        (..., T, E), and if asked for the weights, (..., T, S). A query that may attend to
+        nothing gets weights and an output of zeros.
     Raises:
         TypeError, ValueError: for tensors of the wrong kind or shape.
 
@@ -66,7 +67,7 @@ def attention(
     References: niculae2017regularized, peters2019sparse.
     """
     mapping = resolve(mapping)
-    _checks.attention(query, key, value, mask, causal)
+    check_attention(query, key, value, mask, causal)
     _checks.number("dropout", dropout, least=0, most=1)
     if not weights and isinstance(mapping, Softmax) and _is_one(mapping.gamma):
         return scaled_dot_product_attention(

@@ -12,6 +12,7 @@ from ..mappings import AbstractMapping
 from ..nn import Mapping, held
 from ._alpha import alpha_logit, learned
 from ._attention import attention
+from ._checks import check_heads, check_sequences
 
 
 class KeysValues(NamedTuple):
@@ -21,7 +22,7 @@ class KeysValues(NamedTuple):
     value: Tensor
 
     def append(self, later: KeysValues) -> KeysValues:
-        """These and then the later ones, as decoding needs them."""
+        """These keys and values, followed by later ones, for decoding step by step."""
         return KeysValues(
             torch.cat([self.key, later.key], -2), torch.cat([self.value, later.value], -2)
         )
@@ -39,7 +40,7 @@ class MultiHeadAttention(nn.Module):
         learned_alpha: whether each head learns its α = 1 + sigmoid(parameter), between softmax and
             sparsemax, from the mapping's own on; for entmax with 1 < α < 2.
         bias: whether the linear maps have one.
-        dropout: the probability with which a weight is dropped in training.
+        dropout: the probability of setting a weight to zero in training.
     Raises:
         TypeError, ValueError: for arguments of the wrong kind or value.
 
@@ -61,7 +62,7 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        _checks.heads(dim, heads)
+        check_heads(dim, heads)
         _checks.number("dropout", dropout, least=0, most=1)
         self.dim, self.heads, self.dropout = dim, heads, dropout
         self.given = held(mapping)
@@ -88,8 +89,8 @@ class MultiHeadAttention(nn.Module):
         return learned(self.given.mapping, self.alpha_logit[:, None, None])
 
     def project(self, memory: Tensor) -> KeysValues:
-        """The keys and values of a memory (batch, S, dim), to be attended to again and again."""
-        _checks.sequences("memory", memory, self.dim)
+        """The keys and values of a memory (batch, S, dim), for many calls of `attend`."""
+        check_sequences("memory", memory, self.dim)
         return KeysValues(*self._split(self.key_value(memory), 2 * self.heads).chunk(2, 1))
 
     def attend(
@@ -104,7 +105,7 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             query: (batch, T, dim).
-            memory: what `project` made of it, perhaps with `append`.
+            memory: the keys and values from `project`, perhaps with `append`.
             mask, causal, weights: as for the layer.
 
         >>> layer = MultiHeadAttention(4, heads=1)
@@ -114,11 +115,11 @@ class MultiHeadAttention(nn.Module):
         >>> torch.allclose(last, layer(x, causal=True)[:, 1:], atol=1e-6)
         True
         """
-        _checks.sequences("query", query, self.dim)
+        check_sequences("query", query, self.dim)
         rows = self._split(self.query(query), self.heads)
-        share = self.dropout if self.training else 0.0
+        dropout = self.dropout if self.training else 0.0
         found = attention(
-            rows, *memory, self.mapping, mask, causal=causal, dropout=share, weights=weights
+            rows, *memory, self.mapping, mask, causal=causal, dropout=dropout, weights=weights
         )
         output = found[0] if isinstance(found, tuple) else found
         output = self.output(output.transpose(1, 2).flatten(2))
@@ -137,14 +138,14 @@ class MultiHeadAttention(nn.Module):
         Args:
             query: (batch, T, dim).
             memory: (batch, S, dim), by default the queries themselves.
-            mask: broadcasts to (batch, heads, T, S); true, or 0, where a query may look, false, or
-                −inf, where it must not.
-            causal: whether query t looks at places 0 to t only; not together with a mask.
+            mask: broadcasts to (batch, heads, T, S); true, or 0, where a query may attend; false,
+                or −inf, where it must not.
+            causal: whether query t attends to positions 0 to t only; not together with a mask.
             weights: whether to return the weights, too.
         Returns:
             (batch, T, dim), and if asked for the weights, (batch, heads, T, S).
         """
-        _checks.sequences("query", query, self.dim)
+        check_sequences("query", query, self.dim)
         memory = query if memory is None else memory
         return self.attend(query, self.project(memory), mask, causal, weights)
 

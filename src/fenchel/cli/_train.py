@@ -52,7 +52,7 @@ def add(commands: Any, epilog: str) -> None:
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from ..seq2seq.config import _loading
-    from ..seq2seq.training._callback import Listener
+    from ..seq2seq.training._callback import Callback
     from ..seq2seq.training._training import train
 
     if arguments.example:
@@ -66,9 +66,9 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         parser.exit(2, f"fenchel train: error: {error}\n")
     first = int(os.environ.get("RANK", "0")) == 0  # of torchrun's processes, one talks
     if arguments.quiet or not first:
-        listener = Listener()
-        listener.note = lambda text: print(f"note: {text}", file=sys.stderr)
-        summary = train(config, listener, allow_changed_data=arguments.allow_changed_data)
+        callback = Callback()
+        callback.note = lambda text: print(f"note: {text}", file=sys.stderr)
+        summary = train(config, callback, allow_changed_data=arguments.allow_changed_data)
     else:
         from ._progress import Progress
 
@@ -85,7 +85,8 @@ def _report(summary: Summary) -> str:
     return "\n".join(
         [
             f"Training is over: {summary.reason}, in {summary.seconds / 60:.1f} minutes.",
-            f"The best model, of step {summary.step} of {summary.steps}, is in {summary.folder}.",
+            f"The best model, of step {summary.best_step} of {summary.total_steps}, is in "
+            f"{summary.folder}.",
             f"On the validation pairs it has an accuracy of {metrics.accuracy:.2%} (greedy "
             f"decoding), {metrics.token_accuracy:.2%} by token, and a loss of {metrics.loss:.4f}.",
             f"It attends to {metrics.attention_nonzeros:.2f} source positions and holds "

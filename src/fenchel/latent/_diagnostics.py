@@ -15,8 +15,9 @@ Row = dict[str, float]
 
 
 class History:
-    """The number of loss-function calls per item, which for a sparse estimator is the size of its
-    support, epoch by epoch.
+    """The number of loss-function calls per item, epoch by epoch.
+
+    For an exact estimator this is the size of the support.
 
     >>> from fenchel.latent import marginalize
     >>> history = History()
@@ -31,13 +32,16 @@ class History:
         self._exact: list[Tensor] = []
 
     def add(self, expectation: Expectation) -> None:
-        """Counts the items of a batch."""
+        """Adds the items of a batch to the current epoch."""
         self._calls.append(expectation.calls.detach().flatten())
         self._exact.append(expectation.exact.detach().flatten())
 
     def close(self) -> Row:
-        """Ends an epoch: the median and the 10th and 90th percentiles of the calls per item, their
-        mean, the share of items that were exact, and the number of items."""
+        """Ends the current epoch and returns its row.
+
+        The row has the calls per item (`median`, `p10`, `p90`, `mean`), the share of items that
+        were `exact`, and the number of `items`.
+        """
         calls = torch.cat(self._calls).double().cpu() if self._calls else torch.zeros(0)
         if not len(calls):
             raise ValueError(
@@ -70,12 +74,12 @@ class GradientVariance(NamedTuple):
 def gradient_variance(
     loss: Callable[[], Tensor], parameters: Iterable[Tensor], samples: int = 100
 ) -> GradientVariance:
-    """The variance of a gradient that is estimated: zero for an exact one.
+    """The variance of an estimated gradient; that of an exact one is zero.
 
     Args:
         loss: computes a scalar with fresh samples at each call.
-        parameters: what to differentiate in; their `grad` is left alone.
-        samples: how often, at least 2.
+        parameters: what to differentiate in; their `grad` does not change.
+        samples: how many gradients to compute, at least 2.
     Returns:
         A GradientVariance.
 
@@ -91,10 +95,10 @@ def gradient_variance(
     means = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
     squares = 0.0
     for count in range(1, samples + 1):
-        found = torch.autograd.grad(loss(), parameters, allow_unused=True)
-        for mean, gradient in zip(means, found, strict=True):
+        gradients = torch.autograd.grad(loss(), parameters, allow_unused=True)
+        for mean, gradient in zip(means, gradients, strict=True):
             step = (0.0 if gradient is None else gradient.double()) - mean
             mean += step / count
             squares += float((step * step).sum()) * (count - 1) / count
-    given = tuple(mean.to(p.dtype) for mean, p in zip(means, parameters, strict=True))
-    return GradientVariance(given, squares / (samples - 1))
+    rounded = tuple(mean.to(p.dtype) for mean, p in zip(means, parameters, strict=True))
+    return GradientVariance(rounded, squares / (samples - 1))

@@ -1,4 +1,4 @@
-"""The distributions of a latent variable: sparse tables of outcomes, and those one samples."""
+"""The distributions of a latent variable: sparse tables of outcomes, and samplers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ..mappings._softmax import Softmax
 from ..structures._problem import Problem
 
 
-def log_of(p: Tensor) -> Tensor:
-    """log p, which is −inf without a gradient where p is zero."""
+def safe_log(p: Tensor) -> Tensor:
+    """log p; where p is zero it is −inf and has no gradient."""
     return torch.where(p == 0, -torch.inf, torch.where(p == 0, 1.0, p).log())
 
 
-def entropy_of(p: Tensor) -> Tensor:
-    """−Σ p log p of rows (B, W), without a gradient where p is zero."""
+def entropy(p: Tensor) -> Tensor:
+    """−Σ p log p of rows (B, W); where p is zero there is no gradient."""
     return -(p * torch.where(p == 0, 1.0, p).log()).sum(-1)
 
 
 class AbstractDistribution(abc.ABC):
     """A distribution over the outcomes z of each of B items.
 
-    A categorical latent is a `Choice`: its problem has scores (B, K), its marginals are its
+    A categorical latent is a `Choice`: its problem has scores (B, K), and its marginals are its
     probabilities.
     """
 
@@ -69,16 +69,16 @@ class Table(AbstractDistribution):
 
     @property
     def entropy(self) -> Tensor:
-        return entropy_of(self.weights)
+        return entropy(self.weights)
 
-    def live(self) -> tuple[Tensor, Tensor]:
-        """The items (N,) and slots (N,) that have a probability, item by item."""
+    def support(self) -> tuple[Tensor, Tensor]:
+        """The items (N,) and slots (N,) of nonzero probability, item by item."""
         item, slot = (self.weights != 0).nonzero(as_tuple=True)
         return item, slot
 
 
 class AbstractSampled(AbstractDistribution):
-    """A distribution to sample from."""
+    """A distribution that can be sampled."""
 
     @abc.abstractmethod
     def sample(self, item: Tensor) -> Tensor:
@@ -93,9 +93,9 @@ class AbstractSampled(AbstractDistribution):
         """The most probable outcome of each item, (B, …)."""
 
     @abc.abstractmethod
-    def relaxed(self, item: Tensor, temperature: float, hard: bool) -> Tensor:
-        """A reparametrized sample of the indicators (N, *shape), inside the simplex or cube; if
-        `hard` rounded, with the gradient of the one that is not."""
+    def relaxed_sample(self, item: Tensor, temperature: float, hard: bool) -> Tensor:
+        """Reparametrized samples (N, *shape) inside the simplex or the cube. If `hard`, they are
+        rounded to indicators, with the gradient of the samples before rounding."""
 
     @abc.abstractmethod
     def indicator(self, z: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class AbstractSampled(AbstractDistribution):
 
 
 def straight_through(soft: Tensor, rounded: Tensor) -> Tensor:
-    """The values of one with the gradient of the other."""
+    """The values of `rounded` with the gradient of `soft`."""
     return rounded + (soft - soft.detach())
 
 
@@ -112,7 +112,8 @@ class Categorical(AbstractSampled):
 
     Args:
         problem: of a `Choice`, with scores (B, K).
-        mapping, scores: what gives the probabilities, and its scores as the user gave them.
+        mapping: what gives the probabilities.
+        scores: its scores as the user gave them, (..., K).
     """
 
     def __init__(self, problem: Problem, mapping: AbstractMapping, scores: Tensor) -> None:
@@ -122,7 +123,7 @@ class Categorical(AbstractSampled):
             self.probabilities = self.log_probs.exp()
         else:
             self.probabilities = mapping(scores).reshape(problem.scores.shape)
-            self.log_probs = log_of(self.probabilities)
+            self.log_probs = safe_log(self.probabilities)
 
     @property
     def marginals(self) -> Tensor:
@@ -130,7 +131,7 @@ class Categorical(AbstractSampled):
 
     @property
     def entropy(self) -> Tensor:
-        return entropy_of(self.probabilities)
+        return entropy(self.probabilities)
 
     def sample(self, item: Tensor) -> Tensor:
         p = self.probabilities.detach()[item]
@@ -142,7 +143,7 @@ class Categorical(AbstractSampled):
     def mode(self) -> Tensor:
         return self.probabilities.argmax(-1)
 
-    def relaxed(self, item: Tensor, temperature: float, hard: bool) -> Tensor:
+    def relaxed_sample(self, item: Tensor, temperature: float, hard: bool) -> Tensor:
         logits = self.log_probs[item]
         soft = ((logits - torch.empty_like(logits).exponential_().log()) / temperature).softmax(-1)
         return straight_through(soft, self.indicator(soft.argmax(-1))) if hard else soft
@@ -179,7 +180,7 @@ class Bernoulli(AbstractSampled):
     def mode(self) -> Tensor:
         return (self.problem.scores > 0).to(self.problem.scores.dtype)
 
-    def relaxed(self, item: Tensor, temperature: float, hard: bool) -> Tensor:
+    def relaxed_sample(self, item: Tensor, temperature: float, hard: bool) -> Tensor:
         scores = self.problem.scores[item]
         noise = torch.rand_like(scores).clamp(min=torch.finfo(scores.dtype).tiny)
         soft = ((scores + noise.log() - (-noise).log1p()) / temperature).sigmoid()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -10,55 +11,89 @@ from torch import Tensor
 
 from .. import _checks
 from ..structures._base import AbstractStructure
+from ..structures._checks import check_same_shape
 from ..structures._inference import log_partition
+from ._checks import check_losses
 from ._distributions import AbstractDistribution
 
 LossFn = Callable[[Tensor, Tensor], Tensor]
 """From items (N,) and outcomes (N, …) to a value for each pair, (N,)."""
 
 
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """A user's function, called for pairs of an item and an outcome.
+
+    Args:
+        function: from items (N,) and outcomes (N, …) to values (N,).
+        chunk: the largest number of pairs in one call; None for no limit.
+        context: (..., F), what a baseline sees of each item; None for the scores.
+        name: what messages call the function.
+    """
+
+    function: LossFn
+    chunk: int | None = None
+    context: Tensor | None = None
+    name: str = "loss_fn"
+
+    def __post_init__(self) -> None:
+        if self.chunk is not None:
+            _checks.size("chunk", self.chunk)
+
+    def __call__(self, item: Tensor, z: Tensor) -> Tensor:
+        """The values (N,) of items (N,) and outcomes (N, …), in chunks."""
+        if self.chunk is None or len(item) <= self.chunk:
+            return self._call(item, z)
+        chunks = zip(item.split(self.chunk), z.split(self.chunk), strict=True)
+        return torch.cat([self._call(*chunk) for chunk in chunks])
+
+    def _call(self, item: Tensor, z: Tensor) -> Tensor:
+        values = self.function(item, z)
+        check_losses(values, len(item), self.name)
+        return values
+
+
 class Expectation:
     """Σ_z p(z) ℓ(z) of each item, or its estimate, and the terms that an ELBO needs.
 
-    What it holds has the batch dimensions of the scores.
+    All attributes have the batch dimensions of the scores.
     """
 
     def __init__(
         self, distribution: AbstractDistribution, value: Tensor, calls: Tensor, exact: Tensor
     ) -> None:
         self._distribution = distribution
-        self._parts = value, calls, exact
+        self._value, self._calls, self._exact = value, calls, exact
 
-    def _given(self, values: Tensor) -> Tensor:
-        return self._distribution.problem.unbatched(values)
+    def _restore(self, values: Tensor) -> Tensor:
+        return self._distribution.problem.restore_batch(values)
 
     @cached_property
     def value(self) -> Tensor:
         """(...): differentiable in the scores and in all that the function computed with."""
-        value = self._parts[0]
-        return value.reshape((*self._distribution.problem.batch, *value.shape[1:]))
+        return self._value.reshape((*self._distribution.problem.batch, *self._value.shape[1:]))
 
     @cached_property
     def calls(self) -> Tensor:
         """(...) in int64: for how many outcomes the function was called."""
-        return self._given(self._parts[1])
+        return self._restore(self._calls)
 
     @cached_property
     def exact(self) -> Tensor:
         """(...): whether it is the expectation itself: no outcome is missing, none was sampled."""
-        return self._given(self._parts[2])
+        return self._restore(self._exact)
 
     @cached_property
     def marginals(self) -> Tensor:
         """(..., *shape), differentiable: the probabilities of categories, or of each part of a
         structure."""
-        return self._given(self._distribution.marginals)
+        return self._restore(self._distribution.marginals)
 
     @cached_property
     def entropy(self) -> Tensor:
-        """(...), differentiable: −Σ_z p(z) log p(z), of the distribution itself where the value is
-        an estimate."""
-        return self._given(self._distribution.entropy)
+        """(...), differentiable: −Σ_z p(z) log p(z). It is exact, even if the value is an
+        estimate."""
+        return self._restore(self._distribution.entropy)
 
     def kl(self, prior: Tensor | None = None, structure: AbstractStructure | None = None) -> Tensor:
         """KL(p ‖ prior) = Σ_z p(z) log(p(z) / prior(z)), with prior(z) ∝ exp⟨prior, z⟩.
@@ -66,50 +101,33 @@ class Expectation:
         Args:
             prior: the scores of the prior, which broadcast to those of the posterior; None for the
                 uniform one.
-            structure: what the prior is over, where it is a larger set than the posterior's, as
-                `Bits` for a `Budget`.
+            structure: the set that the prior is over, if it is larger than the posterior's: `Bits`
+                for a `Budget`, for example.
         Returns:
             (...), differentiable in the scores and in the prior's.
         Raises:
-            NotImplementedError: where the log-partition of the prior is intractable.
+            NotImplementedError: if the log-partition of the prior is intractable.
 
         >>> import fenchel
         >>> scores = torch.tensor([2.0, 0.0, 0.0, 0.0])
         >>> fenchel.latent.marginalize(scores, lambda item, z: z.float()).kl()  # log 4
         tensor(1.3863)
         """
-        own = self._distribution.problem
+        problem = self._distribution.problem
         if prior is None:
-            theta = torch.zeros_like(own.scores[:1])
+            theta = torch.zeros_like(problem.scores[:1])
         else:
-            shape = torch.Size((*own.batch, *own.structure.shape))
-            theta = _checks.broadcasts("prior", prior, shape).reshape(own.scores.shape)
-            theta = theta.to(own.scores.dtype)
-        over = own.structure if structure is None else structure
-        _checks.same_shape("structure", over, own.structure)
-        lengths = own.lengths
+            theta = problem.broadcast_scores("prior", prior)
+        over = problem.structure if structure is None else structure
+        check_same_shape("structure", over, problem.structure)
+        lengths = problem.lengths
         if lengths is not None:
-            theta = theta.expand_as(own.scores)
+            theta = theta.expand_as(problem.scores)
             lengths = lengths.squeeze(1) if lengths.shape[1] == 1 else lengths
         log_z = log_partition(over, theta, lengths=lengths)
         u = self._distribution.marginals
         score = torch.where(u == 0, 0.0, u * theta).flatten(1).sum(1)
-        return self._given(log_z - score - self._distribution.entropy)
-
-
-def evaluate(
-    function: LossFn, item: Tensor, z: Tensor, chunk: int | None, name: str = "loss_fn"
-) -> Tensor:
-    """The function's values for pairs, (N,), in one call or in several of at most `chunk`."""
-    if chunk is None or len(item) <= chunk:
-        values = function(item, z)
-        _checks.losses(values, len(item), name)
-        return values
-    pieces = []
-    for items, outcomes in zip(item.split(chunk), z.split(chunk), strict=True):
-        pieces.append(function(items, outcomes))
-        _checks.losses(pieces[-1], len(items), name)
-    return torch.cat(pieces)
+        return self._restore(log_z - score - self._distribution.entropy)
 
 
 def embed(z: Tensor, weight: Tensor) -> Tensor:

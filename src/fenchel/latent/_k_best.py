@@ -13,14 +13,14 @@ from .. import _checks
 def k_best(scores: Tensor, k: int) -> Tensor:
     """The k configurations z of D bits with the largest ⟨scores, z⟩, best first.
 
-    The best has the bits of positive score, and any other costs the sum of |scores| over the bits
-    in which it differs. The k smallest of these sums come from a tree: each node merges the k
-    smallest of its two halves, of which only the pairs (i, j) with (i+1)(j+1) ≤ k can be among the
-    k smallest together.
+    The best has the bits of positive score. Any other loses the sum of |scores| over the bits in
+    which it differs. A binary tree finds the k smallest of these sums: each node merges the k
+    smallest of its two halves. Only pairs (i, j) with (i+1)(j+1) ≤ k can be among the k smallest of
+    a node.
 
     Args:
         scores: (..., D), floating point.
-        k: how many; at most 2^D of them are there.
+        k: how many; there are at most 2^D.
     Returns:
         Booleans (..., min(k, 2^D), D).
     Raises:
@@ -39,34 +39,35 @@ def k_best(scores: Tensor, k: int) -> Tensor:
     _checks.dimension("scores", scores.shape, -1)
     _checks.size("k", k)
     flat = scores.detach().reshape(-1, scores.shape[-1])
-    found = flipped(flat.abs(), k) ^ (flat > 0).unsqueeze(1)
+    found = cheapest_subsets(flat.abs(), k) ^ (flat > 0).unsqueeze(1)
     return found.reshape(*scores.shape[:-1], *found.shape[1:])
 
 
-def flipped(costs: Tensor, k: int) -> Tensor:
+def cheapest_subsets(costs: Tensor, k: int) -> Tensor:
     """The min(k, 2^D) cheapest subsets (B, k, D) of items with nonnegative costs (B, D)."""
     d = costs.shape[1]
     sums = torch.stack([torch.zeros_like(costs), costs], -1)  # (B, nodes, list)
     taken = torch.arange(2, device=costs.device).bool().unsqueeze(-1)
     sets = taken.expand(*sums.shape, 1)  # (B, nodes, list, width)
     while sums.shape[1] > 1:
-        if sums.shape[1] % 2:  # an empty half, whose one entry is to take nothing
-            sums, sets = _with_unused(sums, sets)
-        sums, sets = _merged(sums, sets, k)
+        if sums.shape[1] % 2:
+            sums, sets = _add_empty(sums, sets)
+        sums, sets = _merge(sums, sets, k)
     return sets[:, 0, : min(k, 2**d), :d]
 
 
-def _with_unused(sums: Tensor, sets: Tensor) -> tuple[Tensor, Tensor]:
-    unused = torch.full_like(sums[:, :1], torch.inf)
-    unused[..., 0] = 0.0
-    return torch.cat([sums, unused], 1), torch.cat([sets, torch.zeros_like(sets[:, :1])], 1)
+def _add_empty(sums: Tensor, sets: Tensor) -> tuple[Tensor, Tensor]:
+    """The lists with one more node, which has only the empty set."""
+    empty = torch.full_like(sums[:, :1], torch.inf)
+    empty[..., 0] = 0.0
+    return torch.cat([sums, empty], 1), torch.cat([sets, torch.zeros_like(sets[:, :1])], 1)
 
 
-def _merged(sums: Tensor, sets: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The lists of each two neighbours (B, 2n, list) as one (B, n, at most k), ascending."""
+def _merge(sums: Tensor, sets: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Merges the lists of neighbours: from (B, 2n, list) to (B, n, at most k), ascending."""
     i, j = _pairs(sums.shape[2], k).to(sums.device, non_blocking=True)
-    together = sums[:, ::2, i] + sums[:, 1::2, j]
-    best, at = together.topk(min(k, len(i)), largest=False)
+    pair_sums = sums[:, ::2, i] + sums[:, 1::2, j]
+    best, at = pair_sums.topk(min(k, len(i)), largest=False)
     halves = [
         half.gather(2, place[at].unsqueeze(-1).expand(-1, -1, -1, half.shape[-1]))
         for half, place in ((sets[:, ::2], i), (sets[:, 1::2], j))
@@ -76,9 +77,9 @@ def _merged(sums: Tensor, sets: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=64)
 def _pairs(m: int, k: int) -> Tensor:
-    """The places (2, N) in two lists of m whose sums can be among the k smallest.
+    """The indices (2, N) into two lists of m whose sums can be among the k smallest.
 
-    On the host: a device would be waited for at every merge, to learn how many there are.
+    On the CPU: on a GPU every merge would wait for N.
     """
     grid = torch.arange(1, m + 1)
     return (grid.unsqueeze(1) * grid <= k).nonzero().T.contiguous()

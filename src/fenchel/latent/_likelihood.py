@@ -15,11 +15,12 @@ from ..structures._budget import Budget
 from ..structures._choice import Choice
 from ..structures._posterior import Posterior
 from ..structures._problem import Problem
+from ._checks import check_no_estimator, check_sampled_prior
 from ._distributions import AbstractSampled, Bernoulli, Categorical, Table
-from ._expectation import LossFn, evaluate
-from ._marginalize import Mapping, estimator_of
-from ._supports import by_posterior
-from .estimators._base import items_of
+from ._expectation import Loss, LossFn
+from ._marginalize import Estimator, as_estimator
+from ._supports import from_posterior
+from .estimators._base import repeat_items
 
 
 class LogLikelihood(NamedTuple):
@@ -37,7 +38,7 @@ class LogLikelihood(NamedTuple):
 def log_likelihood(
     scores: Tensor | Posterior,
     log_density: LossFn,
-    mapping: Mapping | None = None,
+    estimator: Estimator | None = None,
     *,
     prior: Tensor | None = None,
     samples: int = 1000,
@@ -45,20 +46,20 @@ def log_likelihood(
 ) -> LogLikelihood:
     """log p(x) = log Σ_z p(z) p(x | z) of each item, for a prior p(z) and any posterior.
 
-    Where the posterior is sparse, the outcomes in its support are summed exactly, and those outside
-    estimated by samples from the prior, among which the ones in the support are rejected:
-    Σ_{z in S} p(z) p(x | z) + (1/M) Σ_m [z_m not in S] p(x | z_m). Where it is one to sample from,
-    as that of `ScoreFunction()`, this is importance sampling, (1/M) Σ p(z_m) p(x | z_m) / q(z_m).
-    Both are unbiased for p(x), so that the logarithm is on average a lower bound, and converge.
+    If the posterior is sparse, the outcomes in its support S are summed exactly. Samples from the
+    prior estimate the rest; those in the support are rejected:
+    Σ_{z in S} p(z) p(x | z) + (1/M) Σ_m [z_m not in S] p(x | z_m). If the posterior is sampled, as
+    that of `ScoreFunction()`, this is importance sampling, (1/M) Σ p(z_m) p(x | z_m) / q(z_m).
+    Both estimates of p(x) are unbiased and converge, so on average the logarithm is a lower bound.
 
     Args:
         scores: the posterior's, or a `Posterior`, over categories or bits, as for `marginalize`.
         log_density: log p(x | z) of pairs, called like the `loss_fn` of `marginalize`.
-        mapping: as for `marginalize`.
-        prior: scores of the prior, softmax for categories and independent bits for `Bits` and
-            `Budget`, which broadcast to the posterior's; None for the uniform one.
+        estimator: as for `marginalize`.
+        prior: scores of the prior, which broadcast to the posterior's; None for the uniform one.
+            The prior is softmax for categories, and independent bits for `Bits` and `Budget`.
         samples: M, for each item.
-        chunk: the most pairs in one call of `log_density`; None for all in one.
+        chunk: the largest number of pairs in one call of `log_density`; None for no limit.
     Returns:
         A LogLikelihood, without gradients.
     Raises:
@@ -74,69 +75,65 @@ def log_likelihood(
     References: correia2020efficient.
     """
     _checks.size("samples", samples)
-    if chunk is not None:
-        _checks.size("chunk", chunk)
+    density = Loss(log_density, chunk, name="log_density")
     if isinstance(scores, Posterior):
-        _checks.posterior_alone(mapping)
-        posterior = by_posterior(scores)
+        check_no_estimator(estimator)
+        posterior = from_posterior(scores)
     else:
-        posterior = estimator_of(mapping).distribution(scores)
+        posterior = as_estimator(estimator).distribution(scores)
     base = _prior(posterior.problem, prior)
-    item = items_of(posterior, samples)
+    item = repeat_items(posterior, samples)
     if isinstance(posterior, AbstractSampled):
         drawn = posterior.sample(item)
-        density = evaluate(log_density, item, drawn, chunk, "log_density")
-        density = density + base.log_prob(item, drawn) - posterior.log_prob(item, drawn)
-        support = torch.full_like(density[: len(posterior.problem.scores)], -torch.inf)
+        terms = density(item, drawn)
+        terms = terms + base.log_prob(item, drawn) - posterior.log_prob(item, drawn)
+        support = torch.full_like(terms[: len(posterior.problem.scores)], -torch.inf)
     else:
-        live, z, support = _support(posterior, base, log_density, chunk)
+        pairs, z, support = _sum_support(posterior, base, density)
         drawn = base.sample(item)
-        outside = ~_inside(drawn.reshape(samples, -1, *drawn.shape[1:]), live, z, posterior)
+        outside = ~_in_support(drawn.reshape(samples, -1, *drawn.shape[1:]), pairs, z, posterior)
         kept = outside.flatten().nonzero().squeeze(-1)
-        density = torch.full_like(item, -torch.inf, dtype=support.dtype)
+        terms = torch.full_like(item, -torch.inf, dtype=support.dtype)
         if len(kept):
-            values = evaluate(log_density, item[kept], drawn[kept], chunk, "log_density")
-            density[kept] = values.to(support.dtype)
-    rest = density.reshape(samples, -1).logsumexp(0) - math.log(samples)
+            terms[kept] = density(item[kept], drawn[kept]).to(support.dtype)
+    rest = terms.reshape(samples, -1).logsumexp(0) - math.log(samples)
     parts = torch.logaddexp(support, rest), support, rest
-    return LogLikelihood(*map(posterior.problem.unbatched, parts))
+    return LogLikelihood(*map(posterior.problem.restore_batch, parts))
 
 
 def _prior(problem: Problem, scores: Tensor | None) -> AbstractSampled:
     """The prior of each item."""
-    structure, like = problem.structure, problem.scores
-    _checks.sampled_prior(structure, (Choice, Bits, Budget))
+    structure = problem.structure
+    check_sampled_prior(structure, (Choice, Bits, Budget))
     if scores is None:
-        theta = torch.zeros_like(like)
+        theta = torch.zeros_like(problem.scores)
     else:
-        shape = torch.Size((*problem.batch, *structure.shape))
-        theta = _checks.broadcasts("prior", scores, shape).reshape(like.shape).to(like.dtype)
+        theta = problem.broadcast_scores("prior", scores)
     if isinstance(structure, Choice):
         return Categorical(structure.problem(theta), Softmax(), theta)
-    return Bernoulli(Bits(like.shape[1]).problem(theta))
+    return Bernoulli(Bits(theta.shape[1]).problem(theta))
 
 
-def _support(
-    posterior: Table, base: AbstractSampled, log_density: LossFn, chunk: int | None
+def _sum_support(
+    posterior: Table, base: AbstractSampled, density: Loss
 ) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
-    """The live pairs, their outcomes, and log Σ p(z) p(x | z) over those of each item."""
-    item, slot = posterior.live()
+    """The support's items and slots, its outcomes, and log Σ p(z) p(x | z) of each item."""
+    item, slot = posterior.support()
     z = posterior.outcome(item, slot)
     table = torch.full_like(posterior.weights, -torch.inf)
     if len(item):
-        values = evaluate(log_density, item, z, chunk, "log_density")
-        table[item, slot] = (values + base.log_prob(item, z)).to(table.dtype)
+        table[item, slot] = (density(item, z) + base.log_prob(item, z)).to(table.dtype)
     return (item, slot), z, table.logsumexp(-1)
 
 
-def _inside(drawn: Tensor, live: tuple[Tensor, Tensor], z: Tensor, posterior: Table) -> Tensor:
+def _in_support(drawn: Tensor, pairs: tuple[Tensor, Tensor], z: Tensor, posterior: Table) -> Tensor:
     """Which of the samples (M, B, …) are in the support of their item, (M, B)."""
-    item, slot = live
+    item, slot = pairs
     if drawn.ndim == 2:
         known = torch.zeros_like(posterior.problem.scores, dtype=torch.bool)
         known[item, z] = True
         return known.gather(1, drawn.T).T
-    # Two configurations of ±1 are equal where their product is their length.
+    # Two vectors of ±1 are equal if and only if their inner product is their length.
     sets = z.new_zeros(*posterior.weights.shape, z.shape[-1])
     sets[item, slot] = 2 * z - 1
     agreed = torch.einsum("mbd,bwd->mbw", 2 * drawn - 1, sets)

@@ -1,55 +1,55 @@
-"""Expectations over a latent variable: the one call."""
+"""Expectations over a latent variable."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from .. import _checks
 from ..mappings import AbstractMapping
 from ..mappings._sparsemax import Sparsemax
 from ..structures._base import AbstractStructure
 from ..structures._posterior import Posterior
-from ._expectation import Expectation, LossFn
-from ._supports import by_posterior
+from ._checks import check_estimator, check_no_estimator
+from ._expectation import Expectation, Loss, LossFn
+from ._supports import from_posterior
 from .estimators._base import AbstractEstimator
-from .estimators._exact import Exact, summed
+from .estimators._exact import Exact, sum_over_support
 
-Mapping = AbstractMapping | AbstractStructure | AbstractEstimator | str
+Estimator = AbstractMapping | AbstractStructure | AbstractEstimator | str
 
 
 def marginalize(
     scores: Tensor | Posterior,
     loss_fn: LossFn,
-    mapping: Mapping | None = None,
+    estimator: Estimator | None = None,
     *,
     context: Tensor | None = None,
     chunk: int | None = None,
 ) -> Expectation:
     """The expectation Σ_z p(z) ℓ(z) of each item of a batch, with ℓ computed on the support alone.
 
-    Its gradients are exact, in the scores and in all that `loss_fn` computes with. The live pairs
-    of an item and an outcome, of the whole batch, go to `loss_fn` together.
+    Its gradients are exact, in the scores and in all that `loss_fn` computes with. One call of
+    `loss_fn` gets all pairs of an item and an outcome in its support, of the whole batch.
 
     Args:
         scores: (..., K) for a categorical latent, (..., *shape) for a structured one, floating
-            point; or a `Posterior` of `fenchel.sparsemap`, where extra scores, lengths or the
-            solver's options are needed.
+            point; or a `Posterior` of `fenchel.sparsemap`, which takes extra scores, lengths and
+            options of the solver.
         loss_fn: called with items (N,), indices of the batch in row-major order, and outcomes: the
             categories (N,) in int64, for a `Choice` too, or for another structure the indicators
             (N, *shape), such as the bits. Returns one value per pair, (N,). Estimators that relax
             give points of the simplex (N, K) or of the cube; `embed` takes both.
-        mapping: what turns scores into a distribution: a mapping, such as `Softmax()` for all
-            categories, or its name; a structure, for SparseMAP; or one of `latent.estimators`.
-            None is `Sparsemax()`.
+        estimator: how to compute it: exactly, over the support of a mapping, such as
+            `Softmax()` for all categories, or its name, or over that of SparseMAP for a structure;
+            or as one of `latent.estimators` does. None is `Sparsemax()`.
         context: (..., F), what a learned baseline sees; None for the scores. It gets no gradient.
-        chunk: the most pairs in one call of `loss_fn`; None for all in one.
+        chunk: the largest number of pairs in one call of `loss_fn`; None for no limit.
     Returns:
         An Expectation: `value` and `calls` for each item, whether it is `exact`, `marginals`,
         `entropy` and `kl`.
     Raises:
         TypeError, ValueError: for input, or values of `loss_fn`, of the wrong kind or shape.
 
-    As many values of ℓ as the supports have outcomes, and once the mapping's time and memory.
+    ℓ is computed once for each outcome in a support, the mapping once for the batch.
 
     >>> import fenchel
     >>> scores = torch.tensor([[1.0, 0.5, -1.0], [3.0, 0.0, 0.0]], requires_grad=True)
@@ -67,19 +67,17 @@ def marginalize(
 
     References: correia2020efficient.
     """
-    if chunk is not None:
-        _checks.size("chunk", chunk)
     if isinstance(scores, Posterior):
-        _checks.posterior_alone(mapping)
-        return summed(by_posterior(scores), loss_fn, chunk)
-    return estimator_of(mapping)(scores, loss_fn, context, chunk)
+        check_no_estimator(estimator)
+        return sum_over_support(from_posterior(scores), Loss(loss_fn, chunk))
+    return as_estimator(estimator)(scores, loss_fn, context, chunk)
 
 
-def estimator_of(mapping: Mapping | None) -> AbstractEstimator:
-    """The estimator that a mapping or a structure stands for, or the one given."""
-    if mapping is None:
-        mapping = Sparsemax()
-    if isinstance(mapping, str):
-        return Exact(mapping)
-    _checks.estimator(mapping, (AbstractMapping, AbstractStructure, AbstractEstimator))
-    return mapping if isinstance(mapping, AbstractEstimator) else Exact(mapping)
+def as_estimator(value: Estimator | None) -> AbstractEstimator:
+    """The given estimator; `Exact` for a mapping, its name, or a structure."""
+    if value is None:
+        value = Sparsemax()
+    if isinstance(value, str):
+        return Exact(value)
+    check_estimator(value, (AbstractMapping, AbstractStructure, AbstractEstimator))
+    return value if isinstance(value, AbstractEstimator) else Exact(value)

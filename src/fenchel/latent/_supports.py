@@ -17,24 +17,24 @@ from ._distributions import Table
 from ._k_best import k_best
 
 
-def by_mapping(mapping: AbstractMapping, scores: Tensor) -> Table:
+def from_mapping(mapping: AbstractMapping, scores: Tensor) -> Table:
     """A slot for each of the K categories."""
     problem = Choice(scores.shape[-1]).problem(scores)
     p = mapping(scores).reshape(problem.scores.shape)
-    everything = torch.ones(len(p), dtype=torch.bool, device=p.device)
-    return Table(problem, p, lambda item, slot: slot, lambda: p, everything)
+    exact = torch.ones(len(p), dtype=torch.bool, device=p.device)
+    return Table(problem, p, lambda item, slot: slot, lambda: p, exact)
 
 
-def by_structure(structure: AbstractStructure, scores: Tensor) -> Table:
+def from_structure(structure: AbstractStructure, scores: Tensor) -> Table:
     """A slot for each structure in the support of SparseMAP."""
-    return by_posterior(sparsemap(structure, scores))
+    return from_posterior(sparsemap(structure, scores))
 
 
-def by_posterior(posterior: Posterior) -> Table:
+def from_posterior(posterior: Posterior) -> Table:
     """A slot for each structure of a posterior."""
     problem = posterior._problem
     structure, like = problem.structure, problem.scores
-    codes = posterior.structures
+    codes = posterior.codes
     codes = codes.reshape(len(like), *codes.shape[len(problem.batch) :])
 
     def outcome(item: Tensor, slot: Tensor) -> Tensor:
@@ -52,41 +52,45 @@ def by_posterior(posterior: Posterior) -> Table:
     return Table(problem, weights, outcome, lambda: posterior.marginals.reshape(like.shape), exact)
 
 
-def by_top_k(mapping: AbstractMapping, scores: Tensor, k: int, most: int | None) -> Table:
-    """A slot for each of the k largest scores; k doubles until the last of them gets nothing."""
+def from_top_k(mapping: AbstractMapping, scores: Tensor, k: int, max_k: int | None) -> Table:
+    """A slot for each of the k largest scores; k doubles until the last has probability zero."""
     d = scores.shape[-1]
     problem = Choice(d).problem(scores)
-    most = d if most is None else min(most, d)
-    k = min(k, most)
+    max_k = d if max_k is None else min(max_k, d)
+    k = min(k, max_k)
     while True:
-        top, places = scores.topk(k, dim=-1)
+        top, categories = scores.topk(k, dim=-1)
         weights = mapping(top)
         exact = (weights[..., -1] == 0) | (k == d)
-        if k == most or bool(exact.all()):
+        if k == max_k or bool(exact.all()):
             break
-        k = min(2 * k, most)
-    weights, places = weights.reshape(-1, k), places.reshape(-1, k)
+        k = min(2 * k, max_k)
+    weights, categories = weights.reshape(-1, k), categories.reshape(-1, k)
 
     def mean() -> Tensor:
-        return torch.zeros_like(problem.scores).scatter(1, places, weights.to(problem.scores.dtype))
+        zeros = torch.zeros_like(problem.scores)
+        return zeros.scatter(1, categories, weights.to(zeros.dtype))
 
-    return Table(problem, weights, lambda item, slot: places[item, slot], mean, exact.reshape(-1))
+    def outcome(item: Tensor, slot: Tensor) -> Tensor:
+        return categories[item, slot]
+
+    return Table(problem, weights, outcome, mean, exact.reshape(-1))
 
 
-def by_top_k_bits(structure: Bits, scores: Tensor, k: int, most: int) -> Table:
-    """A slot for each of the k best configurations, for sparsemax of ⟨θ, z⟩; k doubles likewise."""
+def from_top_k_bits(structure: Bits, scores: Tensor, k: int, max_k: int) -> Table:
+    """A slot for each of the k best configurations z, for sparsemax of ⟨θ, z⟩; k doubles, too."""
     problem = structure.problem(scores)
     theta = problem.scores
-    all_of_them = 2**structure.d
-    most = min(most, all_of_them)
-    k = min(k, most)
+    num_configurations = 2**structure.d
+    max_k = min(max_k, num_configurations)
+    k = min(k, max_k)
     while True:
         sets = k_best(theta, k)
         weights = sparsemax(torch.where(sets, theta.unsqueeze(1), 0.0).sum(-1))
-        exact = (weights[:, -1] == 0) | (k == all_of_them)
-        if k == most or bool(exact.all()):
+        exact = (weights[:, -1] == 0) | (k == num_configurations)
+        if k == max_k or bool(exact.all()):
             break
-        k = min(2 * k, most)
+        k = min(2 * k, max_k)
     bits = sets.to(theta.dtype)
 
     def mean() -> Tensor:

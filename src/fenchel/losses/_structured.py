@@ -1,4 +1,4 @@
-"""The losses of structured prediction: Fenchel-Young losses of the regularizers there are."""
+"""The losses of structured prediction, as Fenchel-Young losses."""
 
 from __future__ import annotations
 
@@ -10,11 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from .. import _checks
+from ..ops.sparsemap.combination import inner
 from ..ops.sparsemap.solution import Limits
 from ..structures._base import AbstractStructure
+from ..structures._checks import (
+    check_codes,
+    check_extra_target,
+    check_not_mapped,
+    check_structure,
+    check_target,
+    check_target_pair,
+    check_valid_codes,
+    check_vertex,
+)
 from ..structures._coded import CodedStructure
 from ..structures._problem import ExtraScores, Problem, Vertices
-from ..structures._sparsemap import solved
+from ..structures._sparsemap import solve
 from ..structures._sparsemap_autograd import Maximum
 
 KINDS = ("perceptron", "svm", "crf", "margin_crf", "sparsemap", "margin_sparsemap")
@@ -24,7 +35,7 @@ MARGIN = ("svm", "margin_crf", "margin_sparsemap")
 def structured_loss(
     structure: AbstractStructure,
     scores: Tensor,
-    target: Tensor | tuple[Tensor, Tensor],
+    target: Tensor | tuple[Tensor, Tensor] | Vertices,
     extra_scores: ExtraScores | None = None,
     *,
     lengths: Any = None,
@@ -44,21 +55,22 @@ def structured_loss(
     | "sparsemap" | ½‖u‖² | SparseMAP |
     | "svm", "margin_crf", "margin_sparsemap" | that of the one above, less the expected cost | |
 
-    It is nonnegative, convex in θ, and zero where ŷ = y, which for a CRF is never; with a margin y
-    must beat every other structure by its cost. It is infinite where y has a part of score −inf.
+    It is nonnegative, convex in θ, and zero if ŷ = y; the loss of a CRF is never zero. With a
+    margin, y must beat every other structure by its cost. The loss is infinite if a part of y has
+    the score −inf.
 
     Args:
         structure: the set of structures.
         scores: θ, (..., *structure.shape), floating point.
         target: y: codes (..., positions), integers, −1 for none; or what `map_inference` returned;
-            or indicators (..., *shape), floating point, and where there are extra scores and
-            these are not zeros and ones a pair with those of the extra scores. What lies
-            behind the end of a shorter instance is not looked at.
+            or indicators (..., *shape), floating point. With extra scores, indicators other than
+            zeros and ones come as a pair with the indicators of the extra scores. What lies behind
+            the end of a shorter instance is ignored.
         extra_scores, lengths, mask: as for `map_inference`.
         kind: which loss.
-        cost: what each part costs, (..., *shape) or fewer dimensions, for the kinds with a margin:
-            the cost of a structure is the sum over its parts, up to a constant that makes y's zero.
-            By default the Hamming distance: how many positions differ from y.
+        cost: the cost of each part, (..., *shape) or fewer dimensions, for the kinds with a
+            margin. The cost of a structure is the sum over its parts, less that of y. By default
+            it is the Hamming distance: the number of positions that differ from y.
         reduction: "none", "mean" or "sum" over the instances.
         tol, max_iter: as for `sparsemap`.
     Returns:
@@ -67,7 +79,7 @@ def structured_loss(
         TypeError, ValueError: for input of the wrong kind, shape or value.
         NotImplementedError: for a CRF of a structure without a log-partition.
 
-    One inference forward; backward only its result, less the target.
+    Forward is one inference; backward only subtracts the target from its result.
 
     >>> import torch
     >>> from fenchel import Sequence, structured_loss
@@ -79,7 +91,7 @@ def structured_loss(
 
     References: niculae2018sparsemap, blondel2020learning.
     """
-    _checks.structure(structure, AbstractStructure)
+    check_structure(structure, AbstractStructure)
     _checks.choice("kind", kind, KINDS)
     if kind.endswith("sparsemap"):
         if torch.compiler.is_compiling():  # as for `sparsemap`
@@ -97,11 +109,11 @@ def structured_loss(
                 tol=tol,
                 max_iter=max_iter,
             )
-        _checks.unmapped(scores, extra_scores)
+        check_not_mapped(scores, extra_scores)
     _checks.choice("reduction", reduction, _checks.REDUCTIONS)
     _checks.number("tol", tol, least=0)
     _checks.size("max_iter", max_iter)
-    problem = _widened(structure.problem(scores, extra_scores, lengths, mask))
+    problem = _to_float64(structure.problem(scores, extra_scores, lengths, mask))
     if isinstance(target, Vertices):
         target = target.indicator if target.codes is None else target.codes
     y, z = _target(problem, target)
@@ -112,9 +124,9 @@ def structured_loss(
     value = _value(problem, kind.removeprefix("margin_"), Limits(tol, max_iter))
     if kind.endswith("sparsemap"):
         value = value + (y * y).flatten(1).sum(1) / 2
-    at_target = _inner(y, problem.scores)
+    at_target = inner(y.flatten(1), problem.scores.flatten(1))
     if z is not None and problem.extra_scores is not None:
-        at_target = at_target + _inner(z, problem.extra_scores.expand_as(z))
+        at_target = at_target + inner(z.flatten(1), problem.extra_scores.flatten(1))
     losses = value - at_target
     losses = torch.where((at_target == -torch.inf) & ~value.isnan(), torch.inf, losses)
     losses = losses.reshape(problem.batch)
@@ -140,7 +152,7 @@ class StructuredLoss(nn.Module):
         max_iter: int = 10_000,
     ) -> None:
         super().__init__()
-        _checks.structure(structure, AbstractStructure)
+        check_structure(structure, AbstractStructure)
         _checks.choice("kind", kind, KINDS)
         _checks.choice("reduction", reduction, _checks.REDUCTIONS)
         _checks.number("tol", tol, least=0)
@@ -154,7 +166,7 @@ class StructuredLoss(nn.Module):
     def forward(
         self,
         scores: Tensor,
-        target: Tensor | tuple[Tensor, Tensor],
+        target: Tensor | tuple[Tensor, Tensor] | Vertices,
         extra_scores: ExtraScores | None = None,
         *,
         lengths: Any = None,
@@ -179,8 +191,8 @@ class StructuredLoss(nn.Module):
         return f"{self.structure}, kind={self.kind!r}, reduction={self.reduction!r}"
 
 
-def _widened(problem: Problem) -> Problem:
-    """The same in float64: a loss is the small difference of large numbers."""
+def _to_float64(problem: Problem) -> Problem:
+    """The problem in float64: a loss is a small difference of large numbers."""
     extra = problem.extra_scores
     return replace(
         problem,
@@ -193,62 +205,59 @@ def _value(problem: Problem, kind: str, limits: Limits) -> Tensor:
     """The maximum (B), whose gradient is ŷ."""
     structure = problem.structure
     if kind in ("perceptron", "svm"):
-        return structure.vertices(problem).value
+        return structure.best_vertices(problem).value
     if kind == "crf":
         return structure.log_partition(
             *structure.arguments(problem.scores, problem.extra_scores, problem.lengths)
         )
-    solution = solved(problem, "active_set", limits, False)._solution
+    solution = solve(problem, "active_set", limits, False)._solution
     scores, extra_scores = problem.scores.flatten(1).double(), problem.extra_scores
     u = solution.marginals.flatten(1).to(scores.device)
-    value = _inner(u, scores) - (u * u).sum(1) / 2
+    value = inner(u, scores) - (u * u).sum(1) / 2
     v = None
     if extra_scores is not None:
-        v = solution.extras(tuple(extra_scores.shape[1:])).flatten(1).to(scores.device)
+        v = solution.extra_marginals(tuple(extra_scores.shape[1:])).flatten(1).to(scores.device)
         extra_scores = extra_scores.flatten(1).double()
-        value = value + _inner(v, extra_scores.expand_as(v))
+        value = value + inner(v, extra_scores)
     return Maximum.apply(value.detach(), scores, extra_scores, u, v)  # type: ignore[return-value]
 
 
 def _target(problem: Problem, target: Any) -> tuple[Tensor, Tensor | None]:
     """The parts (B, *shape) and extra parts (B, …) of the target, in the scores' type."""
     structure, scores, extra = problem.structure, problem.scores, problem.extra_scores
-    given, z = _checks.target_pair(target)
+    given, z = check_target_pair(target)
     coded = structure if isinstance(structure, CodedStructure) else None
     positions = None if coded is None else coded.positions
     codes, y = None, given
-    if _checks.structure_target(given, problem.batch, positions, scores) and coded is not None:
-        codes = coded.ended(given.long().reshape(len(scores), given.shape[-1]), problem.lengths)
-        _checks.codes(codes, coded.parts(codes) >= math.prod(coded.shape))
+    if check_target(given, problem.batch, positions, scores) and coded is not None:
+        codes = coded.mask_padding(
+            given.long().reshape(len(scores), given.shape[-1]), problem.lengths
+        )
+        check_codes(codes, coded.part_indices(codes) >= math.prod(coded.shape))
         y = coded.indicator(codes, scores.dtype)
-        _checks.codes(codes, (codes >= 0) & (coded.codes_of(y) != codes))
-        _checks.members(codes, structure, coded.holds(codes, problem.lengths))
+        check_codes(codes, (codes >= 0) & (coded.codes_of(y) != codes))
+        check_valid_codes(codes, structure, coded.is_valid(codes, problem.lengths))
     y = y.to(scores.dtype).reshape(scores.shape)
     if problem.lengths is not None:
-        y = torch.where(structure.within(problem.lengths), y, 0.0)
+        y = torch.where(structure.length_mask(problem.lengths), y, 0.0)
     if extra is None:
         return y, None
     if codes is not None and coded is not None and z is None:
         return y, coded.extra_indicator(codes, extra)
     shape = problem.form.shapes[0] if problem.form else None
-    if shape is None:  # what was not given is zero
-        return y, structure.fold_target(y, None, extra, problem.lengths)
+    if shape is None:  # the first extra score was not given: its target is zero
+        return y, structure.merge_target(y, None, extra, problem.lengths)
     if z is None:
-        _checks.vertex("target", y, coded is not None)
+        check_vertex("target", y, coded is not None)
         return y, coded.extra_indicator(coded.codes_of(y), extra)  # type: ignore[union-attr]
-    _checks.like_extra(z, problem.batch, shape)
-    return y, structure.fold_target(y, z.to(scores.dtype), extra, problem.lengths)
+    check_extra_target(z, problem.batch, shape)
+    return y, structure.merge_target(y, z.to(scores.dtype), extra, problem.lengths)
 
 
 def _cost(problem: Problem, y: Tensor, cost: Tensor | None) -> Tensor:
-    """What each part (B, *shape) costs; a position without a part in y has cost one for any."""
+    """The cost of each part (B, *shape); at a position without a part in y, any part costs one."""
     if cost is not None:
-        return _checks.cost(cost, problem.batch, problem.scores.shape).to(y.dtype)
+        return problem.broadcast_scores("cost", cost)
     dim = problem.structure.options_dim
     taken = y if dim is None else y.sum(dim, keepdim=True)
     return 1 - taken - y
-
-
-def _inner(a: Tensor, b: Tensor) -> Tensor:
-    """<a, b> of each instance, in which zeros of a delete infinite entries of b."""
-    return torch.where(a == 0, 0.0, a * b).flatten(1).sum(1)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from .. import _checks
+from .._registry import Registry
 from .._transforms import is_eager
 from . import _autograd, _loss
 from ._protocols import HasGroups, HasKernels, HasParameter, HasThreshold
@@ -20,7 +21,7 @@ from ._protocols import HasGroups, HasKernels, HasParameter, HasThreshold
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_REGISTRY: dict[str, type[AbstractMapping]] = {}
+REGISTRY: Registry[AbstractMapping] = Registry("mapping")
 _CACHE: dict[Any, AbstractMapping] = {}
 _CACHE_SIZE = 256
 _DIRECT = frozenset((torch.float32, torch.float64))
@@ -78,12 +79,7 @@ class AbstractMapping(abc.ABC):
     gamma: float | Tensor = field(default=1.0, kw_only=True)
 
     def __init_subclass__(cls) -> None:
-        if "name" not in cls.__dict__:
-            return
-        other = _REGISTRY.get(cls.name)
-        if other is not None and other.__qualname__ != cls.__qualname__:
-            raise ValueError(f"a mapping named {cls.name!r} is already registered: {other!r}.")
-        _REGISTRY[cls.name] = cls
+        REGISTRY.register(cls)
 
     @property
     def __name__(self) -> str:  # type: ignore[override]

@@ -28,7 +28,7 @@ class Alignment:
         rows: m words.
         columns: n words.
         structures: (K, m), the column of each row in a few structures, −1 for none, as
-            `Posterior.structures` of a `Sequence` or a `Matching` has them; drawn as paths.
+            `Posterior.codes` of a `Sequence` or a `Matching` has them; drawn as paths.
         strengths: (K,), their weights.
     Raises:
         ValueError: for weights of another shape.

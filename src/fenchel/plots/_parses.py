@@ -29,7 +29,7 @@ def plot_parses(
     Args:
         words: n words.
         trees: (K, n): heads of each word, the word itself if that is the root, as
-            `Posterior.structures` of a `DependencyTree` has them.
+            `Posterior.codes` of a `DependencyTree` has them.
         weights: (K,), nonnegative; trees of weight zero are not drawn.
         gold: heads (n) of the right tree.
     Returns:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
-from ._base import AbstractStructure
-from ._coded import entries, inside
-from ._projection import follow
-from ._vector import VectorStructure
+from ._projection import with_derivative
+from ._vector import VectorStructure, mask_rows, row_mask
 
 
 @final
@@ -21,8 +18,9 @@ from ._vector import VectorStructure
 class Bits(VectorStructure):
     """Any subset of d entries.
 
-    The scores are (d,). A code says of each entry whether it is chosen, 0 or 1. All is in closed
-    form on every device: the best subset has the entries above zero, marginals are 1/(1 + exp(−θ)).
+    The scores are (d,). A code has 1 for each entry that is chosen, else 0. Everything has a closed
+    form on every device: the best subset has the entries above zero, and marginals are
+    1/(1 + exp(−θ)).
 
     Args:
         d: the number of entries, or the largest in a ragged batch.
@@ -44,40 +42,29 @@ class Bits(VectorStructure):
     def map_operator(self) -> Callable[..., Any]:
         return _best
 
-    def parts(self, codes: Tensor) -> Tensor:
-        return torch.where(codes == 1, torch.arange(codes.shape[-1], device=codes.device), -1)
-
-    def codes(self) -> Tensor:
-        return torch.tensor(list(itertools.product(range(2), repeat=self.d)))
-
     def log_partition(
         self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> Tensor:
-        scores = entries(scores, lengths, -torch.inf)
+        scores = mask_rows(scores, lengths)
         return -torch.nn.functional.logsigmoid(-scores).sum(1)
 
     def marginals(
         self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        return entries(scores, lengths, -torch.inf).sigmoid(), None
+        return mask_rows(scores, lengths).sigmoid(), None
 
     def project(self, scores: Tensor, lengths: Tensor | None = None) -> Tensor:
-        rows = entries(scores, lengths, -torch.inf)
-        return follow(rows.clamp(0, 1), rows, bound=False)
-
-    @classmethod
-    def examples(cls) -> Iterator[AbstractStructure]:
-        yield cls(1)
-        yield cls(4)
+        rows = mask_rows(scores, lengths)
+        return with_derivative(rows.clamp(0, 1), rows, fixed_sum=False)
 
 
 def _best(
     scores: Tensor, extra_scores: None, lengths: Tensor | None, option: int
 ) -> tuple[Tensor, Tensor]:
     """The MAP operator; see `ops._structure.declare_map`."""
-    scores = entries(scores, lengths, -torch.inf).double()
+    scores = mask_rows(scores, lengths).double()
     chosen = scores > 0
     value = torch.where(chosen, scores, 0.0).sum(1)
     value = torch.where(scores[:, 0].isnan(), torch.nan, value)
-    kept = inside(scores, lengths) & ~value.isnan().unsqueeze(1)
+    kept = row_mask(scores, lengths) & ~value.isnan().unsqueeze(1)
     return torch.where(kept, chosen.int(), -1), value

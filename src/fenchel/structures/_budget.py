@@ -1,8 +1,7 @@
-"""Choices of k of d entries."""
+"""At most, or exactly, k of d entries."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
@@ -15,9 +14,8 @@ from ..ops import budget as ops
 from ..ops._structure import Operators
 from ..ops.ksubset import ksubset
 from ._base import AbstractStructure
-from ._coded import entries
-from ._projection import follow
-from ._vector import VectorStructure
+from ._projection import with_derivative
+from ._vector import VectorStructure, mask_rows
 
 
 @final
@@ -25,14 +23,14 @@ from ._vector import VectorStructure
 class Budget(VectorStructure):
     """At most, or exactly, k of d entries.
 
-    The scores are (d,). A code says of each entry whether it is chosen, 0 or 1. The best choice is
-    that of the k largest scores, those above zero if there may be fewer; marginals are a dynamic
-    program in O(dk).
+    The scores are (d,). A code has 1 for each entry that is chosen, else 0. The best choice has the
+    k largest scores; if fewer are allowed, only those above zero. Marginals are a dynamic program
+    in O(dk).
 
     Args:
         d: the number of entries, or the largest in a ragged batch.
         k: how many may be chosen, 0 ≤ k ≤ d.
-        exact: whether there must be k.
+        exact: whether exactly k must be chosen.
 
     >>> from fenchel import map_inference
     >>> map_inference(Budget(4, 2), torch.tensor([1.0, -1.0, 3.0, 2.0])).codes
@@ -63,28 +61,21 @@ class Budget(VectorStructure):
     def inference_operators(self) -> Operators | None:
         return ops.inference
 
-    def parts(self, codes: Tensor) -> Tensor:
-        return torch.where(codes == 1, torch.arange(codes.shape[-1], device=codes.device), -1)
-
-    def holds(self, codes: Tensor, lengths: Tensor | None) -> Tensor:
+    def is_valid(self, codes: Tensor, lengths: Tensor | None) -> Tensor:
         count = (codes == 1).sum(1)
         return count == self.k if self.exact else count <= self.k
 
-    def codes(self) -> Tensor:
-        every = torch.tensor(list(itertools.product(range(2), repeat=self.d)))
-        counts = every.sum(1)
-        return every[counts == self.k if self.exact else counts <= self.k]
-
     def project(self, scores: Tensor, lengths: Tensor | None = None) -> Tensor:
-        rows = entries(scores, lengths, -torch.inf)
-        loose = rows.clamp(0, 1)
-        room = (rows > -torch.inf).sum(-1, keepdim=True).to(rows.dtype)
-        y = ksubset(rows, room.clamp(max=self.k), 2.0)
+        rows = mask_rows(scores, lengths)
+        num_allowed = (rows > -torch.inf).sum(-1, keepdim=True).to(rows.dtype)
+        y = ksubset(rows, num_allowed.clamp(max=self.k), 2.0)
         if self.exact:
-            y = torch.where(room < self.k, 0.0, y)
-            return follow(torch.where(rows.isnan(), torch.nan, y), rows, bound=True)
-        bound = loose.sum(-1, keepdim=True) > self.k
-        return follow(torch.where(bound | loose.isnan(), y, loose), rows, bound)
+            y = torch.where(num_allowed < self.k, 0.0, y)
+            return with_derivative(torch.where(rows.isnan(), torch.nan, y), rows, fixed_sum=True)
+        unbudgeted = rows.clamp(0, 1)
+        over_budget = unbudgeted.sum(-1, keepdim=True) > self.k
+        y = torch.where(over_budget | unbudgeted.isnan(), y, unbudgeted)
+        return with_derivative(y, rows, over_budget)
 
     @classmethod
     def examples(cls) -> Iterator[AbstractStructure]:

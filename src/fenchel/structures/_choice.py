@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -11,10 +11,8 @@ from torch import Tensor
 
 from ..ops._structure import logsumexp
 from ..ops.entmax import entmax
-from ._base import AbstractStructure
-from ._coded import entries
-from ._projection import follow
-from ._vector import VectorStructure
+from ._projection import with_derivative
+from ._vector import VectorStructure, mask_rows
 
 
 @final
@@ -22,8 +20,8 @@ from ._vector import VectorStructure
 class Choice(VectorStructure):
     """One of d entries.
 
-    The scores are (d,). A code is the place of the entry, (1,). All is in closed form on every
-    device: the best entry is the largest, marginals are softmax, and SparseMAP is sparsemax.
+    The scores are (d,). A code is the index of the entry, (1,). Everything has a closed form on
+    every device: the best entry is the largest, marginals are softmax, and SparseMAP is sparsemax.
 
     Args:
         d: the number of entries, or the largest in a ragged batch.
@@ -50,37 +48,26 @@ class Choice(VectorStructure):
     def map_operator(self) -> Callable[..., Any]:
         return _best
 
-    def parts(self, codes: Tensor) -> Tensor:
-        return codes
-
-    def codes(self) -> Tensor:
-        return torch.arange(self.d).unsqueeze(1)
-
     def log_partition(
         self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> Tensor:
-        return logsumexp(entries(scores, lengths, -torch.inf))
+        return logsumexp(mask_rows(scores, lengths))
 
     def marginals(
         self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        scores = entries(scores, lengths, -torch.inf)
-        none = (scores == -torch.inf).all(1, keepdim=True)
-        return torch.where(none, 0.0, torch.where(none, 0.0, scores).softmax(1)), None
+        scores = mask_rows(scores, lengths)
+        empty = (scores == -torch.inf).all(1, keepdim=True)
+        return torch.where(empty, 0.0, torch.where(empty, 0.0, scores).softmax(1)), None
 
     def project(self, scores: Tensor, lengths: Tensor | None = None) -> Tensor:
-        rows = entries(scores, lengths, -torch.inf)
-        return follow(entmax(rows, 2.0), rows, bound=True)
-
-    @classmethod
-    def examples(cls) -> Iterator[AbstractStructure]:
-        yield cls(1)
-        yield cls(4)
+        rows = mask_rows(scores, lengths)
+        return with_derivative(entmax(rows, 2.0), rows, fixed_sum=True)
 
 
 def _best(
     scores: Tensor, extra_scores: None, lengths: Tensor | None, option: int
 ) -> tuple[Tensor, Tensor]:
     """The MAP operator; see `ops._structure.declare_map`."""
-    value, code = entries(scores, lengths, -torch.inf).double().max(1, keepdim=True)
+    value, code = mask_rows(scores, lengths).double().max(1, keepdim=True)
     return torch.where(value > -torch.inf, code, -1).int(), value.squeeze(1)

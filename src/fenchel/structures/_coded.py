@@ -1,8 +1,9 @@
-"""Structures of the library: a code says for each position which option it takes."""
+"""The structures of the library, as codes: the option that each position takes."""
 
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -40,39 +41,43 @@ class CodedStructure(AbstractStructure):
         """Its inference operators, if it has a log-partition."""
         return None
 
-    @abc.abstractmethod
-    def parts(self, codes: Tensor) -> Tensor:
-        """The place of each code (..., positions) among the scores of one instance, −1 for none."""
+    def part_indices(self, codes: Tensor) -> Tensor:
+        """The indices (..., positions) of the parts of codes among the flat scores of one
+        instance, −1 for none."""
+        positions = torch.arange(codes.shape[-1], device=codes.device)
+        if self.options_dim is None:
+            return torch.where(codes == 1, positions, -1)
+        if self.options_dim == -1:
+            indices = positions * self.shape[-1] + codes
+        else:
+            indices = codes * self.shape[-1] + positions
+        return torch.where(codes < 0, -1, indices)
 
-    @abc.abstractmethod
-    def codes(self) -> Tensor:
-        """All codes, (K, positions), for tests of small structures."""
-
-    def extras(self, codes: Tensor, extra_scores: Tensor) -> Tensor | None:
-        """The places (..., k) of a code's extra scores among those of one instance, shaped as
-        extra_scores (…), −1 for none."""
+    def extra_indices(self, codes: Tensor, extra_scores: Tensor) -> Tensor | None:
+        """The indices (..., k) of the extra scores that codes use, among the flat extra scores of
+        one instance, −1 for none."""
         return None
 
-    def ended(self, codes: Tensor, lengths: Tensor | None) -> Tensor:
+    def mask_padding(self, codes: Tensor, lengths: Tensor | None) -> Tensor:
         """Codes (B, positions) with −1 behind the end of each instance."""
-        if lengths is None or self.positions != self.sides[0]:
+        if lengths is None or self.positions != self.max_lengths[0]:
             return codes
-        places = torch.arange(self.positions, device=codes.device)
-        return torch.where(places < lengths[:, :1], codes, -1)
+        positions = torch.arange(self.positions, device=codes.device)
+        return torch.where(positions < lengths[:, :1], codes, -1)
 
-    def holds(self, codes: Tensor, lengths: Tensor | None) -> Tensor:
-        """Whether codes (B, positions) that have ended are structures of these sizes, (B).
+    def is_valid(self, codes: Tensor, lengths: Tensor | None) -> Tensor:
+        """Whether codes (B, positions), −1 behind the end, are structures of these lengths, (B).
 
-        Each part must be within the sizes, and each position must have one if it has options.
+        Each part must be inside the lengths, and each position with options must take one.
         """
-        parts = self.parts(codes)
+        parts = self.part_indices(codes)
         inside = torch.ones_like(parts[:, 0], dtype=torch.bool)
         if lengths is not None:
-            region = self.within(lengths).flatten(1)
+            region = self.length_mask(lengths).flatten(1)
             inside = (region.gather(1, parts.clamp(min=0)) | (parts < 0)).all(1)
         if self.options_dim is None:
             return inside
-        full = self.ended(torch.zeros_like(codes), lengths)
+        full = self.mask_padding(torch.zeros_like(codes), lengths)
         return inside & ((codes >= 0) == (full >= 0)).all(1)
 
     def codes_of(self, indicator: Tensor) -> Tensor:
@@ -83,101 +88,90 @@ class CodedStructure(AbstractStructure):
         codes = torch.where(taken, indicator.argmax(self.options_dim), -1)
         return codes.reshape(*indicator.shape[: -len(self.shape)], self.positions)
 
-    def members(self) -> Tensor:
-        return self.indicator(self.codes())
-
     def indicator(self, codes: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
         """The parts (..., *shape) of codes (..., positions)."""
-        flat = codes.flatten(0, -2)
-        size = torch.Size(self.shape)
-        return _scattered(self.parts(flat), size.numel(), dtype).reshape(*codes.shape[:-1], *size)
+        indices = self.part_indices(codes.flatten(0, -2))
+        flat = _count(indices, math.prod(self.shape), dtype)
+        return flat.reshape(*codes.shape[:-1], *self.shape)
 
     def extra_indicator(self, codes: Tensor, extra_scores: Tensor) -> Tensor | None:
         """The extra parts (..., *extra_scores.shape[1:]) of codes (..., positions)."""
-        places = self.extras(codes.flatten(0, -2), extra_scores)
-        if places is None:
+        indices = self.extra_indices(codes.flatten(0, -2), extra_scores)
+        if indices is None:
             return None
         own = extra_scores.shape[1:]
-        return _scattered(places, own.numel(), extra_scores.dtype).reshape(*codes.shape[:-1], *own)
+        return _count(indices, own.numel(), extra_scores.dtype).reshape(*codes.shape[:-1], *own)
 
     def argmax(
         self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> Any:
-        codes, _ = self.map_operator()(scores, extra_scores, lengths, self.option(extra_scores))
+        codes, _ = self.map_operator()(*self._operator_arguments(scores, extra_scores, lengths))
         indicator = self.indicator(codes.long(), scores.dtype)
         if extra_scores is None:
             return indicator
         return indicator, self.extra_indicator(codes.long(), extra_scores)
 
-    def vertices(self, problem: Problem) -> Vertices:
+    def best_vertices(self, problem: Problem) -> Vertices:
         scores, extra_scores = problem.scores, problem.extra_scores
         with torch.no_grad():
-            codes, found = self.map_operator()(
-                scores, extra_scores, problem.lengths, self.option(extra_scores)
-            )
+            arguments = self._operator_arguments(scores, extra_scores, problem.lengths)
+            codes, best = self.map_operator()(*arguments)
             codes = codes.long()
             indicator = self.indicator(codes, scores.dtype)
             extra = None if extra_scores is None else self.extra_indicator(codes, extra_scores)
-            failed = found.isnan().reshape(-1, *[1] * len(self.shape))
+            failed = best.isnan().reshape(-1, *[1] * len(self.shape))
             indicator = torch.where(failed, torch.nan, indicator)
         value = self.score(scores, extra_scores, codes)
-        value = torch.where(found.isfinite(), value, found.to(value))
+        value = torch.where(best.isfinite(), value, best.to(value))
         return Vertices(indicator, extra, codes, value)
 
     def score(self, scores: Tensor, extra_scores: Tensor | None, codes: Tensor) -> Tensor:
         """The scores (B) of codes (B, positions), differentiable."""
-        value = _gathered(scores.flatten(1), self.parts(codes))
+        value = _sum_at(scores.flatten(1), self.part_indices(codes))
         if extra_scores is None:
             return value
-        places = self.extras(codes, extra_scores)
-        if places is None:
+        indices = self.extra_indices(codes, extra_scores)
+        if indices is None:
             return value
         extra_scores = extra_scores.expand(len(scores), *extra_scores.shape[1:])
-        return value + _gathered(extra_scores.flatten(1), places)
+        return value + _sum_at(extra_scores.flatten(1), indices)
 
     def log_partition(
         self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> Tensor:
         operators = self.inference_operators()
         if operators is None:
-            raise NotImplementedError(self.intractable)
-        return _autograd.log_partition(
-            scores, extra_scores, lengths, self.option(extra_scores), operators
-        )
+            raise NotImplementedError(self.intractable_message)
+        arguments = self._operator_arguments(scores, extra_scores, lengths)
+        return _autograd.log_partition(*arguments, operators)
 
     def marginals(
         self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         operators = self.inference_operators()
         if operators is None:
-            raise NotImplementedError(self.intractable)
-        return _autograd.marginals(
-            scores, extra_scores, lengths, self.option(extra_scores), operators
-        )
+            raise NotImplementedError(self.intractable_message)
+        arguments = self._operator_arguments(scores, extra_scores, lengths)
+        u, v = _autograd.marginals(*arguments, operators)
+        return u, None if extra_scores is None else v
+
+    def _operator_arguments(
+        self, scores: Tensor, extra_scores: Tensor | None, lengths: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, int]:
+        """The arguments of its operators; extra scores that are not given are zero."""
+        if extra_scores is None:
+            extra_scores = self.merge_extra(scores, (None,) * len(self.extra_names))
+        return scores, extra_scores, lengths, self.option(extra_scores)
 
 
-def _scattered(places: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-    """Counts (B, size) of the places (B, k), where −1 is none."""
-    out = torch.zeros(len(places), size + 1, dtype=dtype, device=places.device)
-    ones = torch.ones_like(places, dtype=dtype)
-    return out.scatter_add(1, torch.where(places < 0, size, places), ones)[:, :size]
+def _count(indices: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+    """How often each index below `size` occurs, (B, size), among indices (B, k); −1 is none."""
+    counts = torch.zeros(len(indices), size + 1, dtype=dtype, device=indices.device)
+    ones = torch.ones_like(indices, dtype=dtype)
+    return counts.scatter_add(1, torch.where(indices < 0, size, indices), ones)[:, :size]
 
 
-def _gathered(values: Tensor, places: Tensor) -> Tensor:
-    """The sum (B) of values (B, size) at the places (B, k), where −1 is none."""
-    found = values.gather(1, places.clamp(min=0))
-    return torch.where(places < 0, 0.0, found).sum(1)
-
-
-def inside(scores: Tensor, lengths: Tensor | None) -> Tensor:
-    """Which entries of rows (B, d) belong to each instance."""
-    d = scores.shape[1]
-    places = torch.arange(d, device=scores.device).expand(scores.shape[:2])
-    return places < (d if lengths is None else lengths)
-
-
-def entries(scores: Tensor, lengths: Tensor | None, fill: float) -> Tensor:
-    """Rows (B, d) filled behind the end of each; all NaN if an entry is NaN or +inf."""
-    kept = inside(scores, lengths)
-    spoiled = (kept & ~(scores < torch.inf)).any(1, keepdim=True)
-    return torch.where(spoiled, torch.nan, torch.where(kept, scores, fill))
+def _sum_at(values: Tensor, indices: Tensor) -> Tensor:
+    """The sum (B) of values (B, size) at the indices (B, k); −1 is none."""
+    found = values.gather(1, indices.clamp(min=0))
+    return torch.where(indices < 0, 0.0, found).sum(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import torch
@@ -11,19 +10,21 @@ from torch import Tensor
 
 from .. import _checks
 from ._base import AbstractStructure
+from ._checks import check_indicators
+
+EXAMPLE = ((1.0, 1.0, 0.0), (0.0, 1.0, 1.0), (1.0, 0.0, 2.0))
+"""The vertices of the examples."""
 
 
 @final
-@dataclass(frozen=True, eq=False)
 class Custom(AbstractStructure):
     """Any structure whose best one a Python function finds.
 
     Args:
-        of_shape: the shape of the scores of one instance.
+        shape: the shape of the scores of one instance.
         oracle: from scores of that shape, float32 or float64, to the indicator of the best
-            structure, a tensor like them, mostly of zeros and ones.
-        batched: whether it takes, and returns, a batch (B, *of_shape) at once.
-        all_members: the indicators (K, *of_shape) of all structures, for tests.
+            structure, a tensor of that shape, mostly of zeros and ones.
+        batched: whether the oracle takes and returns a batch (B, *shape).
 
     >>> def best_half(scores):  # of four entries the two first or the two last
     ...     first = scores[:2].sum() >= scores[2:].sum()
@@ -35,22 +36,22 @@ class Custom(AbstractStructure):
 
     name: ClassVar[str] = "custom"
 
-    of_shape: tuple[int, ...]
-    oracle: Callable[[Tensor], Tensor]
-    batched: bool = False
-    all_members: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.of_shape, tuple):
-            raise TypeError(f"`of_shape` must be a tuple, got {_checks.kind(self.of_shape)}.")
-        for side in self.of_shape:
-            _checks.size("of_shape", side)
-        if not callable(self.oracle):
-            raise TypeError(f"`oracle` must be a function, got {_checks.kind(self.oracle)}.")
+    def __init__(
+        self, shape: tuple[int, ...], oracle: Callable[[Tensor], Tensor], batched: bool = False
+    ) -> None:
+        if not isinstance(shape, tuple):
+            raise TypeError(f"`shape` must be a tuple, got {_checks.kind(shape)}.")
+        for size in shape:
+            _checks.size("shape", size)
+        if not callable(oracle):
+            raise TypeError(f"`oracle` must be a function, got {_checks.kind(oracle)}.")
+        self._shape = shape
+        self.oracle = oracle
+        self.batched = batched
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.of_shape
+        return self._shape
 
     def argmax(
         self, scores: Tensor, extra_scores: Tensor | None = None, lengths: Tensor | None = None
@@ -61,20 +62,17 @@ class Custom(AbstractStructure):
                 return self.oracle(scores)
             found = [self.oracle(instance) for instance in scores]
             for indicator in found:
-                _checks.indicators(indicator, scores.shape[1:])
+                check_indicators(indicator, scores.shape[1:])
             return torch.stack(found) if found else torch.zeros_like(scores)
-
-    def members(self) -> Tensor:
-        if self.all_members is None:
-            raise NotImplementedError("this structure does not know its members.")
-        return self.all_members
 
     @classmethod
     def examples(cls) -> Iterator[AbstractStructure]:
-        table = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 0.0, 2.0]]).double()
-
         def best(scores: Tensor) -> Tensor:
-            return table.to(scores)[(scores @ table.to(scores).T).argmax(-1)]
+            vertices = scores.new_tensor(EXAMPLE)
+            return vertices[(scores @ vertices.T).argmax(-1)]
 
-        yield cls((3,), best, all_members=table)
-        yield cls((3,), best, batched=True, all_members=table)
+        yield cls((3,), best)
+        yield cls((3,), best, batched=True)
+
+    def __repr__(self) -> str:
+        return f"Custom({self.shape}, {self.oracle!r}, batched={self.batched})"

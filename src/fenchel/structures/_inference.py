@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from .. import _checks
 from ._base import AbstractStructure
+from ._checks import check_structure
 from ._problem import ExtraScores, Vertices
 
 
@@ -24,18 +24,18 @@ def map_inference(
     Args:
         structure: such as `Sequence(5, 3)`.
         scores: (..., *structure.shape), floating point; −inf forbids a part.
-        extra_scores: further scores, where the structure has such: one tensor or a tuple, with any
-            batch dimensions that broadcast. For a `Sequence` the transitions, or transitions,
-            scores of the first tag and of the last, some of them None.
+        extra_scores: scores of other parts, for structures that have them: one tensor or a tuple,
+            with any batch dimensions that broadcast. For a `Sequence` these are the transitions, or
+            a tuple (transitions, start, end), some of them None.
         lengths: (...) integers, the size of each instance in a ragged batch; (..., 2) for a
             `Matching`.
         mask: (..., n) booleans instead, true on the first positions.
     Returns:
-        `indicator` like the scores; `extra`, the same for the extra scores; `codes`
-        (..., positions), tags, heads, columns or bits, −1 for none; and `value` (...), the best
+        Vertices: `indicator` like the scores; `extra`, the same for the extra scores; `codes`
+        (..., positions): tags, heads, columns or bits, −1 for none; and `value` (...), the best
         score, whose gradient is the indicator. An instance without structures has the value −inf
-        and zeros; one with NaN or +inf has NaN. CUDA scores of a structure without closed form go
-        to the host and back, without waiting for the way back.
+        and zeros; one with NaN or +inf has NaN. For a structure without a closed form, CUDA scores
+        are copied to the CPU, and results back without waiting.
     Raises:
         TypeError, ValueError: for input of the wrong kind, shape or value.
 
@@ -44,12 +44,12 @@ def map_inference(
     >>> best.codes, best.value
     (tensor([0, 0]), tensor(4.))
     """
-    _checks.structure(structure, AbstractStructure)
+    check_structure(structure, AbstractStructure)
     problem = structure.problem(scores, extra_scores, lengths, mask)
-    found = structure.vertices(problem)
-    indicator, extra = problem.restored(found.indicator, found.extra)
-    codes = None if found.codes is None else problem.unbatched(found.codes)
-    return Vertices(indicator, extra, codes, problem.unbatched(found.value))
+    found = structure.best_vertices(problem)
+    indicator, extra = problem.restore(found.indicator, found.extra)
+    codes = None if found.codes is None else problem.restore_batch(found.codes)
+    return Vertices(indicator, extra, codes, problem.restore_batch(found.value))
 
 
 def log_partition(
@@ -73,10 +73,10 @@ def log_partition(
     >>> log_partition(Choice(2), torch.zeros(2))
     tensor(0.6931)
     """
-    _checks.structure(structure, AbstractStructure)
+    check_structure(structure, AbstractStructure)
     problem = structure.problem(scores, extra_scores, lengths, mask)
     arguments = structure.arguments(problem.scores, problem.extra_scores, problem.lengths)
-    return problem.unbatched(structure.log_partition(*arguments))
+    return problem.restore_batch(structure.log_partition(*arguments))
 
 
 def marginals(
@@ -92,9 +92,9 @@ def marginals(
     Args:
         structure, scores, extra_scores, lengths, mask: as for `map_inference`.
     Returns:
-        A tensor like `scores`; with extra scores a pair of it and of the same for these, in
-        the form in which they were given, for each instance: expected numbers where several
-        positions share a score. Differentiable twice.
+        A tensor like `scores`. With extra scores, a pair of it and of the marginals of these, for
+        each instance, in the form in which they were given: the expected number of uses of each.
+        Differentiable twice.
     Raises:
         NotImplementedError: for a structure where this is intractable, as a `Matching`.
 
@@ -104,9 +104,9 @@ def marginals(
     tensor([[0.3655, 0.1345],
             [0.1345, 0.3655]])
     """
-    _checks.structure(structure, AbstractStructure)
+    check_structure(structure, AbstractStructure)
     problem = structure.problem(scores, extra_scores, lengths, mask)
     arguments = structure.arguments(problem.scores, problem.extra_scores, problem.lengths)
     u, v = structure.marginals(*arguments)
-    found, extra = problem.restored(u, v)
+    found, extra = problem.restore(u, v)
     return found if extra_scores is None else (found, extra)

@@ -23,90 +23,90 @@ class Solution:
     """(B, K)"""
     codes: Tensor
     """(B, K, ...)"""
-    places: Tensor | None
-    """(B, K, k): the extra scores of the structures, by their indices or as indicators"""
+    extra_parts: Tensor | None
+    """(B, K, k): the extra scores that each structure uses, as indices or as indicators"""
     sizes: Tensor
     """(B,)"""
     outcome: Outcome
 
-    def extras(self, shape: tuple[int, ...]) -> Tensor:
-        """The marginals of extra scores of that shape, (B, *shape)."""
-        places, weights = self.places, self.weights
-        if places is None:
+    def extra_marginals(self, shape: tuple[int, ...]) -> Tensor:
+        """The marginals (B, *shape) of extra scores of that shape."""
+        parts, weights = self.extra_parts, self.weights
+        if parts is None:
             return weights.new_zeros(len(weights), *shape)
-        if places.is_floating_point():
-            v = torch.einsum("bk,bkn->bn", weights, places)
+        if parts.is_floating_point():
+            v = torch.einsum("bk,bkn->bn", weights, parts)
         else:
             size = torch.Size(shape).numel()
-            places = torch.where(places < 0, size, places).long()
-            spread = weights.unsqueeze(-1).expand_as(places)
+            indices = torch.where(parts < 0, size, parts).long()
+            repeated = weights.unsqueeze(-1).expand_as(indices)
             v = weights.new_zeros(len(weights), size + 1)
-            v = v.scatter_add(1, places.flatten(1), spread.flatten(1))[:, :size]
+            v = v.scatter_add(1, indices.flatten(1), repeated.flatten(1))[:, :size]
         return v.reshape(len(weights), *shape)
 
 
 class Posterior:
     """A sparse distribution over structures, its marginals, and how exact they are.
 
-    What it holds has the batch dimensions, the type and the device of the scores. Tensors of K
-    structures are padded to the widest support of the batch: a weight there is zero.
+    All attributes have the batch dimensions, the type and the device of the scores. Those of K
+    structures are padded to the widest support of the batch, with weight zero.
     """
 
     def __init__(self, problem: Problem, solution: Solution) -> None:
         self._problem = problem
         self._solution = solution
 
-    def _given(self, values: Tensor) -> Tensor:
-        return self._problem.unbatched(values.to(self._problem.scores.device))
+    def _restore(self, values: Tensor) -> Tensor:
+        return self._problem.restore_batch(values.to(self._problem.scores.device))
 
     @cached_property
     def marginals(self) -> Tensor:
         """(..., *shape): the u of the paper, differentiable."""
-        return self._given(self._solution.marginals)
+        return self._restore(self._solution.marginals)
 
     @cached_property
     def extra(self) -> Any:
-        """The marginals of the extra scores, differentiable, in the form in which these were
-        given: how often each is used, on average; None where there are none."""
+        """The marginals of the extra scores, differentiable, in the form in which these were given:
+        the expected number of uses of each; None without extra scores."""
         problem, solution = self._problem, self._solution
         if problem.extra_scores is None:
             return None
-        v = solution.extras(tuple(problem.extra_scores.shape[1:]))
+        v = solution.extra_marginals(tuple(problem.extra_scores.shape[1:]))
         device = problem.scores.device
-        return problem.restored(solution.marginals.to(device), v.to(device))[1]
+        return problem.restore(solution.marginals.to(device), v.to(device))[1]
 
     @cached_property
-    def structures(self) -> Tensor:
-        """(..., K, positions) in int64, the codes of the structures, −1 behind the last one; for a
-        structure of your own indicators (..., K, *shape)."""
+    def codes(self) -> Tensor:
+        """(..., K, positions) in int64: the structures, −1 behind the last one; for a structure of
+        your own their indicators (..., K, *shape)."""
         codes = self._solution.codes
-        return self._given(codes if codes.is_floating_point() else codes.long())
+        return self._restore(codes if codes.is_floating_point() else codes.long())
 
     @cached_property
     def weights(self) -> Tensor:
         """(..., K), differentiable; they sum to one."""
-        return self._given(self._solution.weights)
+        return self._restore(self._solution.weights)
 
     @cached_property
     def support_size(self) -> Tensor:
-        """(...): how many structures have a weight."""
-        return self._given(self._solution.sizes)
+        """(...): how many structures have a nonzero weight."""
+        return self._restore(self._solution.sizes)
 
     @cached_property
     def gap(self) -> Tensor:
-        """(...) in float64: the duality gap, which bounds ½‖marginals − truth‖²."""
+        """(...) in float64: the duality gap, which bounds ½‖marginals − exact marginals‖²."""
         gap = self._solution.outcome.gap.to(self._problem.scores.device)
         return gap.reshape(self._problem.batch)
 
     @cached_property
     def iterations(self) -> Tensor:
         """(...): how often the oracle was called."""
-        return self._given(self._solution.outcome.iterations)
+        return self._restore(self._solution.outcome.iterations)
 
     @cached_property
     def converged(self) -> Tensor:
-        """(...): whether the gap is as small as it was asked to be."""
-        return self._given(self._solution.outcome.converged)
+        """(...): whether the gap is at most `tol`."""
+        return self._restore(self._solution.outcome.converged)
 
     def __repr__(self) -> str:
         sizes, gap = self._solution.sizes, self._solution.outcome.gap

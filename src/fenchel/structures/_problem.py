@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .. import _checks
+
 if TYPE_CHECKING:
     from ._base import AbstractStructure
 
@@ -33,11 +35,11 @@ class Form(NamedTuple):
     """How extra scores were given."""
 
     shapes: tuple[tuple[int, ...] | None, ...]
-    """What one instance has of each; None for those that were not given."""
+    """The shape of each in one instance; None for those that were not given."""
     as_tuple: bool
 
-    def restored(self, pieces: tuple[Tensor, ...]) -> Any:
-        """Results (B, …), one for each extra score that may be given, in that form."""
+    def restore(self, pieces: tuple[Tensor, ...]) -> Any:
+        """Results (B, …) for each extra score, in the form in which these were given."""
         found = tuple(
             None if shape is None else piece.reshape(len(piece), *shape)
             for shape, piece in zip(self.shapes, pieces, strict=True)
@@ -50,12 +52,12 @@ class Problem:
     """The scores of a batch, as operators take them.
 
     Args:
-        structure: what is scored.
+        structure: the set of structures.
         scores: (B, *structure.shape), float32 or float64.
         extra_scores: (B or 1, …) in the same type, or None.
         lengths: (B, k) in int64, or None.
-        batch: the dimensions that B stands for.
-        dtype: the type that results have.
+        batch: the user's batch dimensions, B in all.
+        dtype: the type of results.
         form: how the user gave extra scores; None for none.
     """
 
@@ -67,27 +69,33 @@ class Problem:
     dtype: torch.dtype
     form: Form | None
 
-    def taken_apart(self) -> Problem:
-        """The same with an extra score of its own for each place that uses one."""
+    def split_shared_scores(self) -> Problem:
+        """The same problem with a copy of a shared extra score for each place that uses it."""
         if self.extra_scores is None:
             return self
-        scores = self.structure.with_own(self.scores, self.extra_scores, self.lengths)
-        extra_scores, form = self.structure.apart(self.extra_scores), self.form
+        scores = self.structure.merge_into_scores(self.scores, self.extra_scores, self.lengths)
+        extra_scores, form = self.structure.split_shared(self.extra_scores), self.form
         if form is not None and form.shapes[0] is not None:
             form = form._replace(shapes=(tuple(extra_scores.shape[1:]), *form.shapes[1:]))
         return replace(self, scores=scores, extra_scores=extra_scores, form=form)
 
-    def unbatched(self, values: Tensor) -> Tensor:
-        """What belongs to each instance, (B, …), with the user's batch dimensions and type."""
+    def restore_batch(self, values: Tensor) -> Tensor:
+        """Values (B, …) with the user's batch dimensions and type."""
         values = values.reshape((*self.batch, *values.shape[1:]))
         return values.to(self.dtype) if values.is_floating_point() else values
 
-    def restored(self, u: Tensor, v: Tensor | None) -> tuple[Tensor, Any]:
-        """What belongs to each score and extra score (B, …), in the form these came in."""
+    def restore(self, u: Tensor, v: Tensor | None) -> tuple[Tensor, Any]:
+        """Results (B, …) for the scores and extra scores, in the form in which these were given."""
         if self.form is None:
-            return self.unbatched(u), None
-        found = self.form.restored(self.structure.unfold(u, v, self.lengths))
+            return self.restore_batch(u), None
+        found = self.form.restore(self.structure.split_extra(u, v, self.lengths))
         if not isinstance(found, tuple):
-            return self.unbatched(u), self.unbatched(found)
-        pieces = (None if piece is None else self.unbatched(piece) for piece in found)
-        return self.unbatched(u), tuple(pieces)
+            return self.restore_batch(u), self.restore_batch(found)
+        pieces = (None if piece is None else self.restore_batch(piece) for piece in found)
+        return self.restore_batch(u), tuple(pieces)
+
+    def broadcast_scores(self, name: str, values: Tensor) -> Tensor:
+        """Values that broadcast to the user's scores, as (B, *shape) in the scores' type."""
+        shape = torch.Size((*self.batch, *self.structure.shape))
+        flat = _checks.broadcasts(name, values, shape).reshape(self.scores.shape)
+        return flat.to(self.scores.dtype)

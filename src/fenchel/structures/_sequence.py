@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
@@ -14,6 +13,7 @@ from .. import _checks
 from ..ops import sequence as ops
 from ..ops._structure import Operators
 from ._base import AbstractStructure
+from ._checks import check_extra_dims
 from ._coded import CodedStructure
 
 
@@ -22,10 +22,10 @@ from ._coded import CodedStructure
 class Sequence(CodedStructure):
     """One of m tags at each of n positions: a linear chain.
 
-    The scores are unaries (n, m). Extra scores are transitions, (m, m) or (1, m, m) for all
-    neighbours or (n − 1, m, m), entry (previous, next), and scores (m,) of the first and of the
-    last tag, each with or without batch dimensions. A code is the tags. MAP inference is Viterbi's
-    algorithm, marginals the forward-backward algorithm, both in O(n m²).
+    The scores are unaries (n, m). Extra scores are transitions and scores (m,) of the first and of
+    the last tag, each with or without batch dimensions. Transitions are (m, m) or (1, m, m), shared
+    by all pairs of neighbours, or (n − 1, m, m), entry (previous, next). A code is the tags. MAP
+    inference is Viterbi's algorithm, marginals the forward-backward algorithm, both in O(n m²).
 
     Args:
         length: n ≥ 1, or the longest of a ragged batch.
@@ -55,7 +55,7 @@ class Sequence(CodedStructure):
         return self.length, self.tags
 
     @property
-    def sides(self) -> tuple[int, ...]:
+    def max_lengths(self) -> tuple[int, ...]:
         return (self.length,)
 
     @property
@@ -74,76 +74,70 @@ class Sequence(CodedStructure):
     def inference_operators(self) -> Operators | None:
         return ops.inference
 
-    def parts(self, codes: Tensor) -> Tensor:
-        place = torch.arange(codes.shape[-1], device=codes.device) * self.tags
-        return torch.where(codes < 0, -1, codes + place)
-
-    def extras(self, codes: Tensor, extra_scores: Tensor) -> Tensor | None:
+    def extra_indices(self, codes: Tensor, extra_scores: Tensor) -> Tensor | None:
         m = self.tags
         first, second = codes[..., :-1], codes[..., 1:]
-        place = first * m + second
-        if not self.option(extra_scores) % 2:
-            pairs = torch.arange(place.shape[-1], device=codes.device)
-            place = place + pairs * m**2
-        place = torch.where((first < 0) | (second < 0), -1, place)
+        indices = first * m + second
+        if not self.option(extra_scores) % 2:  # transitions of each pair
+            pairs = torch.arange(indices.shape[-1], device=codes.device)
+            indices = indices + pairs * m**2
+        indices = torch.where((first < 0) | (second < 0), -1, indices)
         if extra_scores.ndim > 2:
-            return place
-        count = (codes >= 0).sum(-1, keepdim=True)
-        ends = codes[..., :1], codes.gather(-1, (count - 1).clamp(min=0)) + m
-        pieces = [*ends, torch.where(place < 0, -1, place + 2 * m)]
-        return torch.where(count > 0, torch.cat(pieces, -1), -1)
+            return indices
+        length = (codes >= 0).sum(-1, keepdim=True)
+        ends = codes[..., :1], codes.gather(-1, (length - 1).clamp(min=0)) + m
+        pieces = [*ends, torch.where(indices < 0, -1, indices + 2 * m)]
+        return torch.where(length > 0, torch.cat(pieces, -1), -1)
 
-    def apart(self, extra_scores: Tensor) -> Tensor:
+    def split_shared(self, extra_scores: Tensor) -> Tensor:
         transitions = ops.reference.separated(extra_scores, *self.shape)[0]
         return ops.reference.pairs(transitions, self.length)
 
-    def with_own(self, scores: Tensor, extra_scores: Tensor, lengths: Tensor | None) -> Tensor:
+    def merge_into_scores(
+        self, scores: Tensor, extra_scores: Tensor, lengths: Tensor | None
+    ) -> Tensor:
         _, start, end = ops.reference.separated(extra_scores, *self.shape)
-        places = torch.arange(self.length, device=scores.device).unsqueeze(1)
+        positions = torch.arange(self.length, device=scores.device).unsqueeze(1)
         last = self.length - 1 if lengths is None else lengths.unsqueeze(2) - 1
-        scores = scores + torch.where(places == 0, start.unsqueeze(1), 0.0)
-        return scores + torch.where(places == last, end.unsqueeze(1), 0.0)
+        scores = scores + torch.where(positions == 0, start.unsqueeze(1), 0.0)
+        return scores + torch.where(positions == last, end.unsqueeze(1), 0.0)
 
-    def codes(self) -> Tensor:
-        return torch.tensor(list(itertools.product(range(self.tags), repeat=self.length)))
-
-    def extra_shape(self, position: int, shape: torch.Size, batch: torch.Size) -> int:
+    def num_extra_dims(self, position: int, shape: torch.Size, batch: torch.Size) -> int:
         m = self.tags
         own = [(m, m), (self.length - 1, m, m), (1, m, m)] if position == 0 else [(m,)]
-        return _checks.extra_fits(self.extra_names[position], shape, own, batch)
+        return check_extra_dims(self.extra_names[position], shape, own, batch)
 
-    def fold(
-        self, scores: Tensor, extra_scores: tuple[Tensor | None, ...], lengths: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def merge_extra(self, scores: Tensor, extra_scores: tuple[Tensor | None, ...]) -> Tensor | None:
         transitions, start, end = extra_scores
         if transitions is None:
             transitions = scores.new_zeros(1, self.tags, self.tags)
         if transitions.ndim == 4 and transitions.shape[1] == 1:
             transitions = transitions.squeeze(1)
         if start is None and end is None:
-            return scores, transitions
-        none = scores.new_zeros(1, self.tags)
-        ends = (none if piece is None else piece for piece in (start, end))
-        return scores, ops.reference.joined(transitions, *ends)
+            return transitions
+        zeros = scores.new_zeros(1, self.tags)
+        ends = (zeros if piece is None else piece for piece in (start, end))
+        return ops.reference.joined(transitions, *ends)
 
-    def unfold(self, u: Tensor, v: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, ...]:
+    def split_extra(
+        self, u: Tensor, v: Tensor | None, lengths: Tensor | None
+    ) -> tuple[Tensor, ...]:
         if v is None:
             return ()
         transitions = ops.reference.separated(v, *self.shape)[0]
         return (transitions, u[:, 0], self._last(u, lengths))
 
-    def fold_target(
+    def merge_target(
         self, y: Tensor, z: Tensor | None, extra_scores: Tensor, lengths: Tensor | None
     ) -> Tensor:
         transitions = ops.reference.separated(extra_scores, *self.shape)[0]
-        like = y.new_zeros(len(y), *transitions.shape[1:])
-        z = like if z is None else z.reshape(like.shape)
+        z = super().merge_target(y, z, transitions, lengths)
         if extra_scores.ndim > 2:
             return z
         return ops.reference.joined(z, y[:, 0], self._last(y, lengths))
 
     def _last(self, u: Tensor, lengths: Tensor | None) -> Tensor:
-        """What belongs to the last tag, (B, m), of (B, n, m)."""
+        """The rows (B, m) of u (B, n, m) at the last position of each instance."""
         if lengths is None:
             return u[:, -1]
         last = (lengths - 1).unsqueeze(2).expand(-1, 1, self.tags)

@@ -1,4 +1,4 @@
-"""SparseMAP of any structure: which solver answers, and in what form."""
+"""SparseMAP of any structure: the choice of the solver, and the form of its results."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ..ops._structure import sizes
 from ..ops.sparsemap import reference
 from ..ops.sparsemap.solution import Limits, Outcome
 from ._base import AbstractStructure
+from ._checks import check_not_mapped, check_start, check_structure
 from ._closed_form import decompose
 from ._coded import CodedStructure
 from ._posterior import Posterior, Solution
@@ -50,24 +51,24 @@ def sparsemap(
         lengths, mask: the sizes of the instances of a ragged batch, as for `map_inference`.
         method: "active_set", or "frank_wolfe", "away" or "pairwise" for conditional gradient. By
             default a closed form where the structure has one, else the active set.
-        tol: the duality gap to reach, on the scale of ½‖u‖²; for an oracle of your own, or without
-            the C++ library, where scores are so large that rounding hides it, as close as that
-            allows.
+        tol: the duality gap to reach, on the scale of ½‖u‖². If scores are so large that rounding
+            hides this gap, an oracle of your own, or a solver without the C++ library, ends at the
+            smallest gap that rounding allows.
         max_iter: how often the oracle may be called for one instance. A warning says if it was not
             enough.
         regularize_extra: whether the objective has −½‖v‖² too.
-        start: an earlier result for the same structure and sizes, whose structures to start from,
-            where the scores still allow them.
+        start: an earlier result for the same structure and lengths. The solver starts from its
+            structures, except those that the scores now forbid.
     Returns:
-        A Posterior: marginals, structures with their weights, and how exact they are. An instance
-        whose structures are all forbidden has marginals and weights zero, one with a NaN or +inf
-        NaN.
+        A Posterior: marginals, the codes of structures with their weights, and how exact they are.
+        If all structures of an instance are forbidden, its marginals and weights are zero. If it
+        has a NaN or +inf, they are NaN.
     Raises:
         TypeError, ValueError: for input of the wrong kind, shape or value.
 
-    About as many oracle calls as the support has structures, k, and O(k(k + n)) time and memory for
-    each besides; backward as much as one call more. Computed on the CPU in float64, whatever the
-    scores' device and type.
+    The solver calls the oracle about as often as the support has structures, k. Each call adds
+    O(k(k + n)) time and memory; backward costs about one more call. It runs on the CPU in float64,
+    whatever the scores' device and type.
 
     >>> import torch
     >>> from fenchel import Matching, sparsemap
@@ -75,13 +76,13 @@ def sparsemap(
     >>> posterior.marginals
     tensor([[0.6250, 0.3750],
             [0.3750, 0.6250]])
-    >>> posterior.structures, posterior.weights
+    >>> posterior.codes, posterior.weights
     (tensor([[0, 1],
             [1, 0]]), tensor([0.6250, 0.3750]))
 
     References: niculae2018sparsemap.
     """
-    if torch.compiler.is_compiling():  # which cannot look into the library, nor into an oracle
+    if torch.compiler.is_compiling():  # it can trace neither the library nor an oracle
         eager: Any = torch.compiler.disable(sparsemap)
         return eager(
             structure,
@@ -95,21 +96,21 @@ def sparsemap(
             regularize_extra=regularize_extra,
             start=start,
         )
-    _checks.structure(structure, AbstractStructure)
-    _checks.unmapped(scores, extra_scores)
+    check_structure(structure, AbstractStructure)
+    check_not_mapped(scores, extra_scores)
     _checks.number("tol", tol, least=0)
     _checks.size("max_iter", max_iter)
     if method is not None:
         _checks.choice("method", method, ops.METHODS)
     problem = structure.problem(scores, extra_scores, lengths, mask)
     if regularize_extra:
-        problem = problem.taken_apart()
-    if isinstance(structure, CodedStructure) and structure.projects and not (method or start):
-        return _projected(problem, structure)
-    return solved(problem, method or "active_set", Limits(tol, max_iter), regularize_extra, start)
+        problem = problem.split_shared_scores()
+    if isinstance(structure, CodedStructure) and structure.has_projection and not (method or start):
+        return _project(problem, structure)
+    return solve(problem, method or "active_set", Limits(tol, max_iter), regularize_extra, start)
 
 
-def solved(
+def solve(
     problem: Problem, method: str, limits: Limits, regularize: bool, start: Posterior | None = None
 ) -> Posterior:
     """The posterior of a checked problem, by a solver."""
@@ -118,57 +119,58 @@ def solved(
     if extra_scores is not None:
         extra_scores = extra_scores.flatten(1).to("cpu", torch.float64)
     if start is not None:
-        _checks.start(start, Posterior, problem)
-    solve = _solver(problem, method, limits, regularize, start)
+        check_start(start, Posterior, problem)
+    solver = _solver(problem, method, limits, regularize, start)
     found = Found()
     argmax = Argmax if is_transformed() else EagerArgmax
-    u, weights = argmax.apply(scores, extra_scores, solve, found)  # type: ignore[misc]
+    u, weights = argmax.apply(scores, extra_scores, solver, found)  # type: ignore[misc]
     support, outcome = found.support, found.outcome
-    _warn(outcome, limits)
-    places = None if extra_scores is None else support.extras
+    _warn_if_missed(outcome, limits)
+    extra_parts = None if extra_scores is None else support.extras
     u = u.reshape(problem.scores.shape)
-    return Posterior(problem, Solution(u, weights, support.codes, places, support.sizes, outcome))
+    solution = Solution(u, weights, support.codes, extra_parts, support.sizes, outcome)
+    return Posterior(problem, solution)
 
 
 def _solver(
     problem: Problem, method: str, limits: Limits, regularize: bool, start: Posterior | None
 ) -> Solve:
-    """The solver for the structure: in the library, or around its own oracle."""
+    """The solver for the structure: that of the library, or the reference with its own oracle."""
     structure = problem.structure
     coded = isinstance(structure, CodedStructure) and structure.oracle in ops.ORACLES
     if coded and _native.LIBRARY is not None:
-        return _library_solver(problem, method, limits, regularize, start)
+        return _native_solver(problem, method, limits, regularize, start)
 
-    def plain(scores: Tensor, extra_scores: Tensor | None) -> tuple:
+    def solve_reference(scores: Tensor, extra_scores: Tensor | None) -> tuple:
         extras = scores.new_zeros(len(scores), 0) if extra_scores is None else extra_scores
         extras = extras.expand(len(scores), -1)
-        first = None if start is None else _columns(start, problem)
+        first = None if start is None else _start_columns(start, problem)
         oracle = _oracle(problem)
         return reference.solve(oracle, scores, extras, first, method, limits, regularize)
 
-    return plain
+    return solve_reference
 
 
-def _library_solver(
+def _native_solver(
     problem: Problem, method: str, limits: Limits, regularize: bool, start: Posterior | None
 ) -> Solve:
     structure: Any = problem.structure  # a CodedStructure
     built = (*sizes(problem.scores), structure.option(problem.extra_scores))
 
-    def native(scores: Tensor, extra_scores: Tensor | None) -> tuple:  # where no transform wraps
+    def solve_native(scores: Tensor, extra_scores: Tensor | None) -> tuple:
         return ops.solve(
             structure.oracle,
             built,
             scores.contiguous(),
             None if extra_scores is None else extra_scores.contiguous(),
             None if problem.lengths is None else problem.lengths.cpu(),
-            None if start is None else _codes(start),
+            None if start is None else _start_codes(start),
             method,
             limits,
             regularize,
         )
 
-    return native
+    return solve_native
 
 
 def _oracle(problem: Problem) -> reference.Oracle:
@@ -185,7 +187,7 @@ def _oracle(problem: Problem) -> reference.Oracle:
             else extra_scores.reshape(len(places), *extra.shape[1:]).to(device),
             lengths=None if problem.lengths is None else problem.lengths[places.to(device)],
         )
-        best = problem.structure.vertices(part)
+        best = problem.structure.best_vertices(part)
         indicator = best.indicator.flatten(1).to("cpu", torch.float64)
         codes = best.indicator if best.codes is None else best.codes
         found = best.value.isfinite().cpu()
@@ -198,16 +200,16 @@ def _oracle(problem: Problem) -> reference.Oracle:
     return oracle
 
 
-def _codes(start: Posterior) -> tuple[Tensor, Tensor]:
+def _start_codes(start: Posterior) -> tuple[Tensor, Tensor]:
     """The structures of an earlier result, as the library takes them."""
     codes = start._solution.codes.to("cpu", torch.int32).contiguous()
     return codes, start._solution.weights.detach().cpu().contiguous()
 
 
-def _columns(start: Posterior, problem: Problem) -> tuple[reference.Columns, Tensor]:
+def _start_columns(start: Posterior, problem: Problem) -> tuple[reference.Columns, Tensor]:
     """The structures of an earlier result, as the reference takes them."""
     structure, codes = problem.structure, start._solution.codes.cpu()
-    parts, extras = codes, start._solution.places
+    parts, extras = codes, start._solution.extra_parts
     if isinstance(structure, CodedStructure):
         parts = structure.indicator(codes.long())
         if problem.extra_scores is not None:
@@ -218,29 +220,29 @@ def _columns(start: Posterior, problem: Problem) -> tuple[reference.Columns, Ten
     return reference.Columns(codes, parts, extras, found), start._solution.weights.detach().cpu()
 
 
-def _projected(problem: Problem, structure: CodedStructure) -> Posterior:
+def _project(problem: Problem, structure: CodedStructure) -> Posterior:
     """The posterior of a structure with a closed form."""
     u = structure.project(problem.scores.double(), problem.lengths)
     sets, weights = decompose(u)
     codes, good = structure.codes_of(sets), ~u.isnan().any(-1)
-    if codes.shape[1]:  # sets of marginals that are none, being zero, are none
-        possible = good & structure.holds(codes[:, 0], None)
+    if codes.shape[1]:  # zero marginals of an instance without structures make no valid set
+        possible = good & structure.is_valid(codes[:, 0], None)
         weights = torch.where(possible.unsqueeze(-1), weights, 0.0)
-    inside = weights > 0
-    codes = torch.where(inside.unsqueeze(-1), codes, -1)
+    in_support = weights > 0
+    codes = torch.where(in_support.unsqueeze(-1), codes, -1)
     gap = torch.where(good, 0.0, torch.nan).double()
     outcome = Outcome(gap, torch.zeros_like(good, dtype=torch.int64), good, missed=0)
-    return Posterior(problem, Solution(u, weights, codes, None, inside.sum(-1), outcome))
+    return Posterior(problem, Solution(u, weights, codes, None, in_support.sum(-1), outcome))
 
 
-def _warn(outcome: Outcome, limits: Limits) -> None:
-    """Says once, for the batch, that the gap was not reached."""
+def _warn_if_missed(outcome: Outcome, limits: Limits) -> None:
+    """Warns once for the batch if an instance did not reach the gap."""
     if not outcome.missed:
         return
     missed = ~outcome.converged & ~outcome.gap.isnan()
     if not bool(missed.any()):
         return
-    many, gap = int(missed.sum()), float(outcome.gap[missed].max())
+    count, gap = int(missed.sum()), float(outcome.gap[missed].max())
     limited = bool((outcome.iterations[missed] >= limits.max_iter).any())
     remedy = (
         f"within `max_iter` = {limits.max_iter} oracle calls; raise `max_iter`, for example to "
@@ -249,7 +251,7 @@ def _warn(outcome: Outcome, limits: Limits) -> None:
         else "for rounding; raise `tol`"
     )
     warnings.warn(
-        f"{many} of {missed.numel()} instances did not reach a gap of `tol` = {limits.tol:g} "
+        f"{count} of {missed.numel()} instances did not reach a gap of `tol` = {limits.tol:g} "
         f"(the largest is {gap:.1e}) {remedy}.",
         ConvergenceWarning,
         stacklevel=4,

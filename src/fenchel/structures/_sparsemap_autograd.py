@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .. import _checks
 from .._transforms import cache_signature, eager, is_transformed
 from ..ops.sparsemap import jacobian
 from ..ops.sparsemap.solution import Outcome, Support
+from ._checks import MAPPED
 
 Solve = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor, Support, Outcome]]
 
@@ -70,7 +70,7 @@ class Argmax(Function):
 
     @staticmethod
     def vmap(*_: Any) -> None:
-        raise NotImplementedError(_checks.MAPPED)
+        raise NotImplementedError(MAPPED)
 
 
 @cache_signature

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
@@ -22,14 +21,13 @@ from ._coded import CodedStructure
 class DependencyTree(CodedStructure):
     """A head for each of n words, another word or the root, without cycles.
 
-    The scores are arcs (n, n), entry (head, modifier); the diagonal holds the root's score of each
-    word. A code is the head of each word, the word itself if that is the root.
+    The scores are arcs (n, n), entry (head, modifier); the diagonal holds the scores of arcs from
+    the root. A code is the head of each word, or the word itself if its head is the root.
 
     Args:
         n: the number of words, or the largest in a ragged batch.
-        projective: whether every word between a head and its modifier must hang on the head,
-            directly or not.
-        single_root: whether only one word hangs on the root.
+        projective: whether every word between a head and its modifier must descend from the head.
+        single_root: whether the root has only one modifier.
 
     MAP inference is the algorithm of Chu, Liu and Edmonds in O(n²), for a single root too, or
     Eisner's in O(n³). Marginals, by the Matrix-Tree theorem or by inside-outside, are O(n³) and
@@ -45,6 +43,7 @@ class DependencyTree(CodedStructure):
 
     name: ClassVar[str] = "dependency_tree"
     options_dim: ClassVar[int | None] = -2
+    lengths_of_dims: ClassVar[tuple[int, ...]] = (0, 0)
 
     n: int
     projective: bool = False
@@ -58,19 +57,12 @@ class DependencyTree(CodedStructure):
         return self.n, self.n
 
     @property
-    def sides(self) -> tuple[int, ...]:
+    def max_lengths(self) -> tuple[int, ...]:
         return (self.n,)
 
     @property
     def oracle(self) -> str:
         return "projective_tree" if self.projective else "tree"
-
-    def within(self, lengths: Tensor) -> Tensor:
-        rows, columns = (
-            torch.arange(n, device=lengths.device) < lengths[:, k : k + 1]
-            for n, k in zip(self.shape, (0, 0), strict=True)
-        )
-        return rows.unsqueeze(2) & columns.unsqueeze(1)
 
     def option(self, extra_scores: Tensor | None) -> int:
         return int(self.single_root)
@@ -81,47 +73,25 @@ class DependencyTree(CodedStructure):
     def inference_operators(self) -> Operators | None:
         return (projective_tree if self.projective else tree).inference
 
-    def parts(self, codes: Tensor) -> Tensor:
-        words = torch.arange(codes.shape[-1], device=codes.device)
-        return torch.where(codes < 0, -1, codes * self.n + words)
-
-    def holds(self, codes: Tensor, lengths: Tensor | None) -> Tensor:
+    def is_valid(self, codes: Tensor, lengths: Tensor | None) -> Tensor:
         words = torch.arange(codes.shape[1], device=codes.device).expand_as(codes)
         heads = torch.where(codes < 0, words, codes)
         roots = ((heads == words) & (codes >= 0)).sum(1)
-        above = heads
+        ancestors = heads
         for _ in range(codes.shape[1].bit_length()):  # twice as far up each time
-            above = above.gather(1, above)
-        good = super().holds(codes, lengths) & (heads.gather(1, above) == above).all(1)
-        good = good & (roots == 1 if self.single_root else roots >= 1)
+            ancestors = ancestors.gather(1, ancestors)
+        acyclic = (heads.gather(1, ancestors) == ancestors).all(1)
+        valid = super().is_valid(codes, lengths) & acyclic
+        valid = valid & (roots == 1 if self.single_root else roots >= 1)
         if not self.projective:
-            return good
-        # The root stands before the first word; no two arcs cross.
+            return valid
+        # No two arcs cross; the root stands before the first word.
         ends = torch.stack([words, torch.where(heads == words, -1, heads)])
-        low, high = (e.masked_fill(codes < 0, -2) for e in (ends.amin(0), ends.amax(0)))
-        first, last = low.unsqueeze(2), high.unsqueeze(2)
-        low, high = low.unsqueeze(1), high.unsqueeze(1)
-        return good & ~((first < low) & (low < last) & (last < high)).flatten(1).any(1)
-
-    def codes(self) -> Tensor:
-        found = [
-            heads for heads in itertools.product(range(self.n), repeat=self.n) if self._holds(heads)
-        ]
-        return torch.tensor(found)
-
-    def _holds(self, heads: tuple[int, ...]) -> bool:
-        roots = sum(head == word for word, head in enumerate(heads))
-        if roots == 0 or (self.single_root and roots > 1):
-            return False
-        above = [_above(word, heads) for word in range(self.n)]
-        if any(line is None for line in above):
-            return False
-        return not self.projective or all(
-            head in (above[between] or ())
-            for word, head in enumerate(heads)
-            if word != head
-            for between in range(min(word, head) + 1, max(word, head))
-        )
+        left, right = (e.masked_fill(codes < 0, -2) for e in (ends.amin(0), ends.amax(0)))
+        other_left, other_right = left.unsqueeze(1), right.unsqueeze(1)
+        left, right = left.unsqueeze(2), right.unsqueeze(2)
+        crossing = (left < other_left) & (other_left < right) & (right < other_right)
+        return valid & ~crossing.flatten(1).any(1)
 
     @classmethod
     def examples(cls) -> Iterator[AbstractStructure]:
@@ -130,13 +100,3 @@ class DependencyTree(CodedStructure):
             yield cls(4, single_root=single_root)
             yield cls(4, projective=True, single_root=single_root)
         yield cls(5)
-
-
-def _above(word: int, heads: tuple[int, ...]) -> list[int] | None:
-    """The words on the way from a word to the root, or None if it leads into a cycle."""
-    line = [word]
-    while heads[line[-1]] != line[-1]:
-        line.append(heads[line[-1]])
-        if len(line) > len(heads):
-            return None
-    return line

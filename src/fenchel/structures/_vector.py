@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
 
 from .. import _checks
 from ._coded import CodedStructure
@@ -11,13 +15,13 @@ from ._coded import CodedStructure
 
 @dataclass(frozen=True)
 class VectorStructure(CodedStructure):
-    """Some of d entries, with scores (d,), fewer where `lengths` says so.
+    """A set of vectors of zeros and ones, with scores (d,), fewer where `lengths` says so.
 
     Args:
         d: the number of entries, or the largest in a ragged batch.
     """
 
-    projects: ClassVar[bool] = True
+    has_projection: ClassVar[bool] = True
 
     d: int
 
@@ -29,5 +33,24 @@ class VectorStructure(CodedStructure):
         return (self.d,)
 
     @property
-    def sides(self) -> tuple[int, ...]:
+    def max_lengths(self) -> tuple[int, ...]:
         return (self.d,)
+
+    @classmethod
+    def examples(cls) -> Iterator[Any]:
+        yield cls(1)
+        yield cls(4)
+
+
+def row_mask(scores: Tensor, lengths: Tensor | None) -> Tensor:
+    """Which entries of rows (B, d) belong to each instance."""
+    d = scores.shape[1]
+    places = torch.arange(d, device=scores.device).expand(scores.shape[:2])
+    return places < (d if lengths is None else lengths)
+
+
+def mask_rows(scores: Tensor, lengths: Tensor | None) -> Tensor:
+    """Rows (B, d) with −inf behind the end of each; all NaN if an entry is NaN or +inf."""
+    kept = row_mask(scores, lengths)
+    unsolvable = (kept & ~(scores < torch.inf)).any(1, keepdim=True)
+    return torch.where(unsolvable, torch.nan, torch.where(kept, scores, -torch.inf))

@@ -2,9 +2,9 @@
 
 Code changes only its import line: `from fenchel.compat.entmax import entmax15, EntmaxBisectLoss`.
 The modules `activations`, `root_finding` and `losses` have the names of that package's.
-Signatures, defaults and results are that package's. What only steered its algorithms (`k`,
-`n_iter`, `ensure_sum_one`) is accepted, checked and without effect: answers here are exact, and
-sum to one. Throughout, −inf deletes an entry, a row that is all −inf gives zeros, and `alpha` and
+Signatures, defaults and results are that package's. The options of its algorithms (`k`, `n_iter`,
+`ensure_sum_one`) are accepted and checked, and have no effect: answers here are exact, and sum to
+one. Throughout, −inf deletes an entry, a row that is all −inf gives zeros, and `alpha` and
 `budget` may be tensors with one value per row (size 1 along `dim`), which receive a gradient.
 What has no meaning (α ≤ 0, more budget than entries, an unknown reduction) is a ValueError.
 """

@@ -89,8 +89,8 @@ class LossModule(Module):
     """A loss as a module; the arguments are those of its function, and two more.
 
     Args:
-        ignore_index: samples with this target count for nothing: neither in the loss, nor in the
-            mean, nor in the gradient. If all are ignored the mean is NaN, as in torch.
+        ignore_index: samples with this target are left out of the loss, the mean and the
+            gradient. If all are ignored the mean is NaN, as in torch.
         reduction: "elementwise_mean" (over the samples that count), "sum" or "none".
     Raises:
         ValueError: for another reduction.

@@ -12,8 +12,8 @@ from ... import _checks
 from ...mappings import AbstractMapping, _entmax, _ksubset, _normmax, _sparsemax
 
 
-def check_steering(ensure_sum_one: object = True, **counts: int | None) -> None:
-    """Arguments without effect are still of the kind that the other package takes."""
+def check_unused(ensure_sum_one: object = True, **counts: int | None) -> None:
+    """Checks arguments that have no effect here: they must be what the other package takes."""
     for name, count in counts.items():
         if count is not None:
             _checks.number(name, count, least=1)
@@ -22,13 +22,13 @@ def check_steering(ensure_sum_one: object = True, **counts: int | None) -> None:
 
 
 def check_scores(X: Tensor, dim: int = -1) -> int:
-    """Scores of the right kind and dimension, under their name here; returns `dim` ≥ 0."""
+    """Checks the scores `X` and their dimension; returns `dim` ≥ 0."""
     _checks.dense_floats("X", X)
     return _checks.dimension("X", X.shape, dim)
 
 
-def real(value: float | Tensor) -> float | Tensor:
-    """A parameter; the other package takes tensors of integers too."""
+def as_float(value: float | Tensor) -> float | Tensor:
+    """A parameter as floating point; the other package takes tensors of integers, too."""
     if isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex()):
         return value.to(torch.get_default_dtype())
     return value
@@ -37,19 +37,19 @@ def real(value: float | Tensor) -> float | Tensor:
 # The mapping behind each pair of functions and modules, from the arguments that these share.
 
 
-def sparsemax_of(**steering: int | None) -> AbstractMapping:
-    check_steering(**steering)
+def sparsemax_of(**unused: int | None) -> AbstractMapping:
+    check_unused(**unused)
     return _sparsemax.Sparsemax()
 
 
-def entmax_of(alpha: float | Tensor = 1.5, **steering: int | None) -> AbstractMapping:
-    check_steering(**steering)
-    return _entmax.Entmax(real(alpha))
+def entmax_of(alpha: float | Tensor = 1.5, **unused: int | None) -> AbstractMapping:
+    check_unused(**unused)
+    return _entmax.Entmax(as_float(alpha))
 
 
 def normmax_of(alpha: float | Tensor, n_iter: int) -> AbstractMapping:
-    check_steering(n_iter=n_iter)
-    return _normmax.Normmax(real(alpha))
+    check_unused(n_iter=n_iter)
+    return _normmax.Normmax(as_float(alpha))
 
 
 def sparsemax(X: Tensor, dim: int = -1, k: int | None = None) -> Tensor:
@@ -157,8 +157,8 @@ def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: 
     >>> budget_bisect(torch.tensor([2.0, 1.0, 0.6, -1.0]))
     tensor([1.0000, 0.7000, 0.3000, 0.0000])
     """
-    check_steering(n_iter=n_iter)
-    dim, budget = check_scores(X, dim), real(budget)
+    check_unused(n_iter=n_iter)
+    dim, budget = check_scores(X, dim), as_float(budget)
     _checks.real("budget", budget, least=0, most=X.shape[dim])
     if isinstance(budget, Tensor):
         _checks.per_row("budget", budget, X.shape, dim)

@@ -14,6 +14,7 @@ from ...mappings._softmax import Softmax
 from ...nn import Mapping
 from ...structures._bits import Bits
 from ...structures._choice import Choice
+from .._checks import check_distribution
 from .._distributions import (
     AbstractDistribution,
     AbstractSampled,
@@ -21,14 +22,14 @@ from .._distributions import (
     Categorical,
     Table,
 )
-from .._expectation import Expectation, LossFn, evaluate
+from .._expectation import Expectation, Loss, LossFn
 
 
 class AbstractEstimator(nn.Module, abc.ABC):
     """From scores and a function of outcomes to an expectation.
 
-    A module, since some keep an average or learn a baseline: `train()` and `eval()` say whether
-    they are to be trained with, and `parameters()` what to give to the optimizer.
+    It is a module, since some keep an average or learn a baseline: `train()` and `eval()` set the
+    mode, and `parameters()` go to the optimizer.
     """
 
     @abc.abstractmethod
@@ -36,10 +37,8 @@ class AbstractEstimator(nn.Module, abc.ABC):
         """The distribution of each item's outcomes."""
 
     @abc.abstractmethod
-    def estimate(
-        self, distribution: Any, loss_fn: LossFn, context: Tensor | None, chunk: int | None
-    ) -> Expectation:
-        """The expectation under a distribution that `distribution` returned."""
+    def estimate(self, distribution: Any, loss: Loss) -> Expectation:
+        """The expectation of the loss under a distribution that `distribution` returned."""
 
     def forward(
         self,
@@ -49,15 +48,15 @@ class AbstractEstimator(nn.Module, abc.ABC):
         chunk: int | None = None,
     ) -> Expectation:
         """As `latent.marginalize`, which calls it."""
-        return self.estimate(self.distribution(scores), loss_fn, context, chunk)
+        return self.estimate(self.distribution(scores), Loss(loss_fn, chunk, context))
 
 
 class AbstractOver(AbstractEstimator):
     """An estimator under a distribution that a mapping or a structure makes of the scores.
 
     Args:
-        over: the mapping or the structure; a mapping's tensors are the module's own, as those of
-            `fenchel.nn.Mapping`.
+        over: the mapping or the structure. The module holds a mapping's tensors as parameters and
+            buffers, as `fenchel.nn.Mapping` does.
     """
 
     def __init__(self, over: Any) -> None:
@@ -69,21 +68,21 @@ class AbstractOver(AbstractEstimator):
 
     @property
     def over(self) -> Any:
-        """The mapping, with the tensors that the module has now, or the structure."""
+        """The structure, or the mapping with the module's present tensors."""
         return self._over.mapping if isinstance(self._over, Mapping) else self._over
 
     @staticmethod
-    def named(over: Any) -> Any:
-        """The mapping of that name, or what is given."""
+    def resolve(over: Any) -> Any:
+        """The mapping of that name; anything but a name is returned as it is."""
         return get(over) if isinstance(over, str) else over
 
 
 class AbstractSampler(AbstractOver):
     """An estimator that samples outcomes in training and takes the most probable in evaluation.
 
-    In evaluation mode it is a function of its inputs: one outcome for each item, no noise, no
-    change of state. For the expectation itself use an exact estimator, or in training mode one
-    without a baseline under `torch.no_grad()`.
+    In evaluation mode it is deterministic: one outcome for each item, no noise, no change of state.
+    For an unbiased value use an exact estimator, or training mode under `torch.no_grad()`, without
+    a baseline.
 
     Args:
         over: what turns scores into a distribution: a mapping onto the simplex or its name, or
@@ -92,8 +91,8 @@ class AbstractSampler(AbstractOver):
     """
 
     def __init__(self, over: AbstractMapping | Bits | str | None = None, samples: int = 1) -> None:
-        over = Softmax() if over is None else self.named(over)
-        _checks.distribution(over, Bits, "`fenchel.Bits(8)`")
+        over = Softmax() if over is None else self.resolve(over)
+        check_distribution(over, Bits, "`fenchel.Bits(8)`")
         _checks.size("samples", samples)
         super().__init__(over)
         self.samples = samples
@@ -105,49 +104,37 @@ class AbstractSampler(AbstractOver):
         _checks.dimension("scores", scores.shape, -1)
         return Categorical(Choice(scores.shape[-1]).problem(scores), self.over, scores)
 
-    def estimate(
-        self,
-        distribution: AbstractSampled,
-        loss_fn: LossFn,
-        context: Tensor | None,
-        chunk: int | None,
-    ) -> Expectation:
+    def estimate(self, distribution: AbstractSampled, loss: Loss) -> Expectation:
         if self.training:
-            return self.sampled(distribution, loss_fn, context, chunk)
-        item = items_of(distribution)
-        z = self.deterministic(distribution)
-        return estimated(distribution, evaluate(loss_fn, item, z, chunk), 1)
+            return self.estimate_by_samples(distribution, loss)
+        losses = loss(repeat_items(distribution), self.most_probable(distribution))
+        return estimated(distribution, losses, 1)
 
-    def deterministic(self, distribution: AbstractSampled) -> Tensor:
+    def most_probable(self, distribution: AbstractSampled) -> Tensor:
         """The outcome of each item in evaluation mode."""
         return distribution.mode()
 
     @abc.abstractmethod
-    def sampled(
-        self,
-        distribution: AbstractSampled,
-        loss_fn: LossFn,
-        context: Tensor | None,
-        chunk: int | None,
-    ) -> Expectation:
+    def estimate_by_samples(self, distribution: AbstractSampled, loss: Loss) -> Expectation:
         """The estimate in training mode."""
 
     def extra_repr(self) -> str:
         return f"over={self.over}, samples={self.samples}"
 
 
-def items_of(distribution: AbstractDistribution, samples: int = 1) -> Tensor:
-    """Each item of the batch, so many times: (samples · B,), all items one after the other."""
+def repeat_items(distribution: AbstractDistribution, samples: int = 1) -> Tensor:
+    """The items 0 to B − 1, so many times: (samples · B,)."""
     scores = distribution.problem.scores
     return torch.arange(len(scores), device=scores.device).repeat(samples)
 
 
-def mean_of(values: Tensor, samples: int) -> Tensor:
+def mean_over_samples(values: Tensor, samples: int) -> Tensor:
     """The mean (B) of values (samples · B,)."""
     return values.reshape(samples, -1).mean(0)
 
 
 def estimated(distribution: AbstractDistribution, value: Tensor, calls: int) -> Expectation:
+    """An expectation that is not exact, after so many calls for each item."""
     scores = distribution.problem.scores
     counts = torch.full((len(scores),), calls, device=scores.device)
     return Expectation(distribution, value, counts, torch.zeros_like(counts, dtype=torch.bool))

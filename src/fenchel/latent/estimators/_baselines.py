@@ -1,4 +1,4 @@
-"""What a score-function estimator subtracts from the losses, to vary less."""
+"""Baselines: what a score-function estimator subtracts from the losses to reduce its variance."""
 
 from __future__ import annotations
 
@@ -8,37 +8,32 @@ import torch
 from torch import Tensor, nn
 
 from ... import _checks
+from .._checks import check_predictions
 from .._distributions import AbstractSampled
-from .._expectation import LossFn, evaluate
-from ._base import items_of
+from .._expectation import Loss
+from ._base import repeat_items
 
 
 class AbstractBaseline(nn.Module, abc.ABC):
-    """From a batch, but not from its samples, to a value for each item."""
+    """A value for each item, which must not depend on the samples."""
 
     extra_calls: int = 0
     """How often it calls the loss function for each item."""
 
     @abc.abstractmethod
-    def forward(
-        self,
-        distribution: AbstractSampled,
-        loss_fn: LossFn,
-        context: Tensor,
-        chunk: int | None,
-    ) -> Tensor:
-        """The baseline (B), or a number for all."""
+    def forward(self, distribution: AbstractSampled, loss: Loss, context: Tensor) -> Tensor:
+        """The baseline of each item, (B), or of all, a scalar; `context` is (B, F)."""
 
     def learn(self, baseline: Tensor, losses: Tensor) -> Tensor | None:
-        """After the losses (samples, B), detached, are known: what to minimize, (B), or None."""
+        """Learns from the detached losses (samples, B); returns what to minimize, (B), or None."""
         return None
 
 
 class MovingAverage(AbstractBaseline):
-    """The mean of earlier losses, the recent ones counting most.
+    """The exponential moving average of earlier losses.
 
     Args:
-        decay: in [0, 1), by how much the weight of a batch shrinks with each that follows.
+        decay: in [0, 1), the factor by which the weight of a batch shrinks with every later one.
     """
 
     average: Tensor
@@ -51,13 +46,7 @@ class MovingAverage(AbstractBaseline):
         self.register_buffer("average", torch.zeros(()))
         self.register_buffer("weight", torch.zeros(()))
 
-    def forward(
-        self,
-        distribution: AbstractSampled,
-        loss_fn: LossFn,
-        context: Tensor,
-        chunk: int | None,
-    ) -> Tensor:
+    def forward(self, distribution: AbstractSampled, loss: Loss, context: Tensor) -> Tensor:
         return self.average.clone()
 
     def learn(self, baseline: Tensor, losses: Tensor) -> Tensor | None:
@@ -71,29 +60,23 @@ class MovingAverage(AbstractBaseline):
 
 
 class SelfCritic(AbstractBaseline):
-    """The loss of the most probable outcome, for one more call of the loss function.
+    """The loss of the most probable outcome, at the cost of one more call of the loss function.
 
     References: rennie2017self.
     """
 
     extra_calls = 1
 
-    def forward(
-        self,
-        distribution: AbstractSampled,
-        loss_fn: LossFn,
-        context: Tensor,
-        chunk: int | None,
-    ) -> Tensor:
+    def forward(self, distribution: AbstractSampled, loss: Loss, context: Tensor) -> Tensor:
         with torch.no_grad():
-            return evaluate(loss_fn, items_of(distribution), distribution.mode(), chunk)
+            return loss(repeat_items(distribution), distribution.mode())
 
 
 class Learned(AbstractBaseline):
     """A network's prediction of the loss, learnt along with the model by least squares (NVIL).
 
-    Its squared error is part of the expectation's gradient, but not of its value, and reaches the
-    network's parameters alone; give them to the optimizer.
+    Its squared error is added to the expectation's gradient, but not to its value. Only the
+    network's parameters receive this gradient; give them to the optimizer.
 
     Args:
         network: from the context (B, F) of `marginalize` to (B, 1) or (B).
@@ -105,14 +88,8 @@ class Learned(AbstractBaseline):
         super().__init__()
         self.network = network
 
-    def forward(
-        self,
-        distribution: AbstractSampled,
-        loss_fn: LossFn,
-        context: Tensor,
-        chunk: int | None,
-    ) -> Tensor:
-        return _checks.predictions(self.network(context.detach()), len(context))
+    def forward(self, distribution: AbstractSampled, loss: Loss, context: Tensor) -> Tensor:
+        return check_predictions(self.network(context.detach()), len(context))
 
     def learn(self, baseline: Tensor, losses: Tensor) -> Tensor | None:
         return (baseline - losses).square().mean(0)

@@ -1,4 +1,4 @@
-"""Expectations over a support, exact where it is the whole one."""
+"""Expectations summed over a support."""
 
 from __future__ import annotations
 
@@ -11,40 +11,36 @@ from ...mappings._tsallis import AbstractTsallis
 from ...structures._base import AbstractStructure
 from ...structures._bits import Bits
 from .. import _supports
+from .._checks import check_distribution, check_top_k
 from .._distributions import Table
-from .._expectation import Expectation, LossFn, evaluate
+from .._expectation import Expectation, Loss
 from ._base import AbstractOver
 
-CONFIGURATIONS = 1024
-"""Where top-k of configurations stops to double, unless it is told."""
+MAX_CONFIGURATIONS = 1024
+"""The default of `max_k` for configurations of bits."""
 
 
-def summed(table: Table, loss_fn: LossFn, chunk: int | None) -> Expectation:
+def sum_over_support(table: Table, loss: Loss) -> Expectation:
     """Σ p(z) ℓ(z) over the outcomes of a table."""
-    item, slot = table.live()
-    live = table.weights != 0
-    if len(item):
-        values = evaluate(loss_fn, item, table.outcome(item, slot), chunk)
-    else:
-        values = table.weights.new_zeros(0)
-    losses = values.new_zeros(live.shape).index_put((item, slot), values)
+    item, slot = table.support()
+    in_support = table.weights != 0
+    values = loss(item, table.outcome(item, slot)) if len(item) else table.weights.new_zeros(0)
+    losses = values.new_zeros(in_support.shape).index_put((item, slot), values)
     weights = table.weights.to(losses.dtype)
-    return Expectation(table, (weights * losses).sum(-1), live.sum(-1), table.exact)
+    return Expectation(table, (weights * losses).sum(-1), in_support.sum(-1), table.exact)
 
 
 class AbstractExact(AbstractOver):
     """An estimator that sums over a table of outcomes."""
 
-    def estimate(
-        self, distribution: Table, loss_fn: LossFn, context: Tensor | None, chunk: int | None
-    ) -> Expectation:
-        return summed(distribution, loss_fn, chunk)
+    def estimate(self, distribution: Table, loss: Loss) -> Expectation:
+        return sum_over_support(distribution, loss)
 
 
 class Exact(AbstractExact):
     """The expectation itself, over the support that a mapping or SparseMAP gives.
 
-    With `Softmax()` every category counts, which is the dense marginalization.
+    With `Softmax()` this is dense marginalization: the sum over all categories.
 
     Args:
         over: a mapping onto the simplex, or its name, for a categorical latent, `Sparsemax()` by
@@ -59,16 +55,16 @@ class Exact(AbstractExact):
     """
 
     def __init__(self, over: AbstractMapping | AbstractStructure | str | None = None) -> None:
-        over = Sparsemax() if over is None else self.named(over)
-        _checks.distribution(over, AbstractStructure, "a structure, such as `fenchel.Bits(8)`")
+        over = Sparsemax() if over is None else self.resolve(over)
+        check_distribution(over, AbstractStructure, "a structure, such as `fenchel.Bits(8)`")
         super().__init__(over)
 
     def distribution(self, scores: Tensor) -> Table:
         if isinstance(self.over, AbstractStructure):
-            return _supports.by_structure(self.over, scores)
+            return _supports.from_structure(self.over, scores)
         _checks.dense_floats("scores", scores)
         _checks.dimension("scores", scores.shape, -1)
-        return _supports.by_mapping(self.over, scores)
+        return _supports.from_mapping(self.over, scores)
 
     def extra_repr(self) -> str:
         return f"over={self.over}"
@@ -77,14 +73,14 @@ class Exact(AbstractExact):
 class TopK(AbstractExact):
     """The expectation over the support of a mapping on the k largest scores.
 
-    Where the last of these gets no probability, no smaller score has any, and the result is exact;
-    until then k doubles. `Expectation.exact` says whether it did before `most`, item by item.
+    If the last of these has probability zero, so have all smaller scores, and the result is exact;
+    else k doubles, up to `max_k`. `Expectation.exact` says for which items the result is exact.
 
     Args:
         over: sparsemax, entmax or softmax for a categorical latent, `Sparsemax()` by default; or
             `Bits(d)`, for sparsemax of the scores ⟨θ, z⟩ of all 2^d configurations z.
-        k: how many are looked at first.
-        most: where k stops to double; None for all K categories, and for 1024 configurations.
+        k: how many to try first.
+        max_k: where k stops to double; None for all K categories, and for 1024 configurations.
 
     >>> from fenchel import Bits
     >>> estimator = TopK(Bits(50), k=4)
@@ -96,24 +92,27 @@ class TopK(AbstractExact):
     """
 
     def __init__(
-        self, over: AbstractMapping | Bits | str | None = None, k: int = 32, most: int | None = None
+        self,
+        over: AbstractMapping | Bits | str | None = None,
+        k: int = 32,
+        max_k: int | None = None,
     ) -> None:
-        over = Sparsemax() if over is None else self.named(over)
-        _checks.top_k_of(over, (AbstractTsallis, Bits))
+        over = Sparsemax() if over is None else self.resolve(over)
+        check_top_k(over, (AbstractTsallis, Bits))
         _checks.size("k", k)
-        if most is not None:
-            _checks.size("most", most, least=k)
+        if max_k is not None:
+            _checks.size("max_k", max_k, least=k)
         super().__init__(over)
         self.k = k
-        self.most = most
+        self.max_k = max_k
 
     def distribution(self, scores: Tensor) -> Table:
         if isinstance(self.over, Bits):
-            most = max(self.k, CONFIGURATIONS) if self.most is None else self.most
-            return _supports.by_top_k_bits(self.over, scores, self.k, most)
+            max_k = max(self.k, MAX_CONFIGURATIONS) if self.max_k is None else self.max_k
+            return _supports.from_top_k_bits(self.over, scores, self.k, max_k)
         _checks.dense_floats("scores", scores)
         _checks.dimension("scores", scores.shape, -1)
-        return _supports.by_top_k(self.over, scores, self.k, self.most)
+        return _supports.from_top_k(self.over, scores, self.k, self.max_k)
 
     def extra_repr(self) -> str:
-        return f"over={self.over}, k={self.k}, most={self.most}"
+        return f"over={self.over}, k={self.k}, max_k={self.max_k}"

@@ -1,4 +1,4 @@
-"""Relaxed samples, which a gradient can pass: Gumbel-softmax and straight-through."""
+"""Relaxed, differentiable samples: Gumbel-softmax and straight-through."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from ... import _checks
 from ...mappings import AbstractMapping
 from ...structures._bits import Bits
 from .._distributions import AbstractSampled
-from .._expectation import Expectation, LossFn, evaluate
-from ._base import AbstractSampler, estimated, items_of, mean_of
+from .._expectation import Expectation, Loss
+from ._base import AbstractSampler, estimated, mean_over_samples, repeat_items
 
 
 class GumbelSoftmax(AbstractSampler):
-    """Samples inside the simplex, softmax((log p + Gumbel noise) / temperature): biased, and
-    differentiable.
+    """A biased, differentiable estimate from relaxed samples in the simplex,
+    softmax((log p + Gumbel noise) / temperature).
 
-    `loss_fn` gets them as (N, K), and must take them; `latent.embed` helps. For `Bits(d)` they are
-    (N, d) in the cube, sigmoid((θ + logistic noise) / temperature). In evaluation mode they are the
-    corner of the most probable outcome.
+    `loss_fn` gets them as (N, K); `latent.embed` embeds them. For `Bits(d)` they are (N, d) in the
+    cube, sigmoid((θ + logistic noise) / temperature). In evaluation mode they are the vertex of the
+    most probable outcome.
 
     Args:
         over: a mapping onto the simplex, `Softmax()` by default, or `Bits(d)`.
-        temperature: > 0; the lower, the closer to corners. It may be set between steps.
+        temperature: > 0; the lower, the closer to vertices. It may be set between steps.
         samples: how many for each item.
 
     >>> from fenchel.latent import embed, marginalize
@@ -47,20 +47,13 @@ class GumbelSoftmax(AbstractSampler):
         _checks.number("temperature", temperature, above=0)
         self.temperature = temperature
 
-    def sampled(
-        self,
-        distribution: AbstractSampled,
-        loss_fn: LossFn,
-        context: Tensor | None,
-        chunk: int | None,
-    ) -> Expectation:
+    def estimate_by_samples(self, distribution: AbstractSampled, loss: Loss) -> Expectation:
         _checks.number("temperature", self.temperature, above=0)
-        item = items_of(distribution, self.samples)
-        z = distribution.relaxed(item, self.temperature, self.hard)
-        losses = evaluate(loss_fn, item, z, chunk)
-        return estimated(distribution, mean_of(losses, self.samples), self.samples)
+        item = repeat_items(distribution, self.samples)
+        losses = loss(item, distribution.relaxed_sample(item, self.temperature, self.hard))
+        return estimated(distribution, mean_over_samples(losses, self.samples), self.samples)
 
-    def deterministic(self, distribution: AbstractSampled) -> Tensor:
+    def most_probable(self, distribution: AbstractSampled) -> Tensor:
         return distribution.indicator(distribution.mode())
 
     def extra_repr(self) -> str:
@@ -68,7 +61,7 @@ class GumbelSoftmax(AbstractSampler):
 
 
 class StraightThrough(GumbelSoftmax):
-    """Samples at the corners with the gradient of relaxed ones: as `GumbelSoftmax`, rounded.
+    """`GumbelSoftmax` rounded to vertices, with the gradient of the relaxed samples.
 
     Args:
         over, temperature, samples: as for `GumbelSoftmax`.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from ... import _checks
 from ...mappings import AbstractMapping
 from ...structures._bits import Bits
+from .._checks import check_baseline, check_context
 from .._distributions import AbstractSampled
-from .._expectation import Expectation, LossFn, evaluate
-from ._base import AbstractSampler, estimated, items_of, mean_of
+from .._expectation import Expectation, Loss
+from ._base import AbstractSampler, estimated, mean_over_samples, repeat_items
 from ._baselines import AbstractBaseline
 
 
@@ -20,8 +18,8 @@ class ScoreFunction(AbstractSampler):
 
     Args:
         over: a mapping onto the simplex, `Softmax()` by default, or `Bits(d)`.
-        baseline: b: `MovingAverage()`, `SelfCritic()`, `Learned(network)`, or None for zero. It
-            gets no gradient from the model's loss.
+        baseline: b: `MovingAverage()`, `SelfCritic()`, `Learned(network)`, or None for zero. The
+            model's loss gives it no gradient.
         samples: how many for each item.
 
     >>> from fenchel.latent import estimators, marginalize
@@ -39,30 +37,24 @@ class ScoreFunction(AbstractSampler):
         samples: int = 1,
     ) -> None:
         super().__init__(over, samples)
-        _checks.baseline(baseline, AbstractBaseline)
+        check_baseline(baseline, AbstractBaseline)
         self.baseline = baseline
 
-    def sampled(
-        self,
-        distribution: AbstractSampled,
-        loss_fn: LossFn,
-        context: Tensor | None,
-        chunk: int | None,
-    ) -> Expectation:
-        item = items_of(distribution, self.samples)
+    def estimate_by_samples(self, distribution: AbstractSampled, loss: Loss) -> Expectation:
+        item = repeat_items(distribution, self.samples)
         z = distribution.sample(item)
-        losses = evaluate(loss_fn, item, z, chunk)
+        losses = loss(item, z)
         signal = losses.detach()
         calls = self.samples
-        rest = None
+        baseline_loss = None
         if self.baseline is not None:
-            context = _checks.context(context, distribution.problem)
-            b = self.baseline(distribution, loss_fn, context, chunk)
-            rest = self.baseline.learn(b, signal.reshape(self.samples, -1))
+            context = check_context(loss.context, distribution.problem)
+            b = self.baseline(distribution, loss, context)
+            baseline_loss = self.baseline.learn(b, signal.reshape(self.samples, -1))
             signal = (signal.reshape(self.samples, -1) - b.detach()).flatten()
             calls += self.baseline.extra_calls
         log_p = distribution.log_prob(item, z)
-        value = mean_of(losses + signal * (log_p - log_p.detach()), self.samples)
-        if rest is not None:
-            value = value + (rest - rest.detach())
+        value = mean_over_samples(losses + signal * (log_p - log_p.detach()), self.samples)
+        if baseline_loss is not None:
+            value = value + (baseline_loss - baseline_loss.detach())
         return estimated(distribution, value, calls)

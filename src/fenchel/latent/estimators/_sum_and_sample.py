@@ -1,26 +1,25 @@
-"""Sum the largest probabilities, sample the rest."""
+"""The estimator that sums over the largest probabilities and samples the rest."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from ... import _checks
 from ...mappings import AbstractMapping
 from .._distributions import AbstractSampled
-from .._expectation import Expectation, LossFn, evaluate
-from ._base import AbstractSampler, items_of
+from .._expectation import Expectation, Loss
+from ._base import AbstractSampler, repeat_items
 
 
 class SumAndSample(AbstractSampler):
-    """An unbiased estimate: the k most probable categories are summed, of the rest R one is
-    sampled, and counts p(R).
+    """An unbiased estimate: the sum over the k most probable categories, and one sample of the
+    rest R, weighted by p(R).
 
     Its variance is at most p(R) times that of the score-function estimator.
 
     Args:
         over: a mapping onto the simplex, `Softmax()` by default.
-        k: how many are summed.
+        k: how many categories to sum over.
 
     >>> from fenchel.latent import marginalize
     >>> marginalize(torch.zeros(2, 5), lambda item, z: z.float(), SumAndSample(k=2)).calls
@@ -31,29 +30,23 @@ class SumAndSample(AbstractSampler):
 
     def __init__(self, over: AbstractMapping | str | None = None, k: int = 1) -> None:
         if over is not None:
-            _checks.mapping(self.named(over), AbstractMapping)
+            _checks.mapping(self.resolve(over), AbstractMapping)
         super().__init__(over)
         _checks.size("k", k)
         self.k = k
 
-    def sampled(
-        self,
-        distribution: AbstractSampled,
-        loss_fn: LossFn,
-        context: Tensor | None,
-        chunk: int | None,
-    ) -> Expectation:
+    def estimate_by_samples(self, distribution: AbstractSampled, loss: Loss) -> Expectation:
         p = distribution.marginals
         k = min(self.k, p.shape[-1])
         top = p.detach().topk(k, dim=-1).indices
         rest = p.detach().scatter(1, top, 0.0)
         mass = rest.sum(-1)
         drawn = (rest / torch.empty_like(rest).exponential_()).argmax(-1)
-        item = items_of(distribution)
-        left = (mass > 0).nonzero().squeeze(-1)  # a corner leaves nothing to sample
+        item = repeat_items(distribution)
+        left = (mass > 0).nonzero().squeeze(-1)  # items whose rest can be sampled
         pairs = torch.cat([item.repeat_interleave(k), left])
         z = torch.cat([top.flatten(), drawn[left]])
-        losses = evaluate(loss_fn, pairs, z, chunk)
+        losses = loss(pairs, z)
         known, sampled = losses[: top.numel()].reshape(top.shape), losses[top.numel() :]
         log_p = distribution.log_prob(left, z[top.numel() :])
         surrogate = sampled + sampled.detach() * (log_p - log_p.detach())

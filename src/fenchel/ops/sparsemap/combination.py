@@ -34,7 +34,7 @@ class Combination:
     def value(self, parts: Tensor, extras: Tensor) -> Tensor:
         """The score of structures less that of the best: what they share cancels."""
         other_parts, other_extras = parts - self.best[0], extras - self.best[1]
-        return _inner(other_parts, self.scores) + _inner(other_extras, self.extra_scores)
+        return inner(other_parts, self.scores) + inner(other_extras, self.extra_scores)
 
     def may_hold(self, parts: Tensor, extras: Tensor) -> bool:
         """Whether a solution may give a structure weight: it is not forbidden, and not further
@@ -75,7 +75,7 @@ class Combination:
     def magnitude(self) -> float:
         """The size of the numbers that the best structure's score is added up from, at least 1."""
         parts, extras = (x.abs() for x in self.best)
-        sizes = _inner(parts, self.scores.abs()) + _inner(extras, self.extra_scores.abs())
+        sizes = inner(parts, self.scores.abs()) + inner(extras, self.extra_scores.abs())
         return float(1 + parts.sum() + sizes)
 
     def find(self, parts: Tensor, extras: Tensor) -> int | None:
@@ -154,7 +154,7 @@ class Combination:
             self.keep((self.weights > ZERO) & (torch.arange(len(best)) != first))
 
 
-def _inner(a: Tensor, b: Tensor) -> Tensor:
+def inner(a: Tensor, b: Tensor) -> Tensor:
     """<a, b> on the last dimension, in which zeros of a delete infinite entries of b."""
     return torch.where(a == 0, 0.0, a * b).sum(-1)
 

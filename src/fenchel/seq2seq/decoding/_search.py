@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ... import _checks
+from .._checks import check_search_size, check_sources
 from ..models._ensemble import Decoder, Ensemble
 from . import _frontier
 from ._hypotheses import Result
@@ -81,7 +82,7 @@ def search(
     References: peters2019sparse.
     """
     _checks.choice("method", method, METHODS)
-    _checks.sources(source, lengths)
+    check_sources(source, lengths)
     sizes = {
         "beam": beam,
         "max_length": max_length,
@@ -89,7 +90,7 @@ def search(
         "nbest": 1 if nbest is None else nbest,
     }
     for name, value in sizes.items():
-        _checks.search_size(name, value)
+        check_search_size(name, value)
     ensemble = Ensemble(models)
     width = {"beam": beam, "greedy": 1, "exhaustive": limit}[method]
     plan = _frontier.Plan(

@@ -1,4 +1,4 @@
-"""Structures, SparseMAP and their losses."""
+"""Checks of what a user gives to structures, SparseMAP and their losses."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._values import _values_can_be_read, dense_floats, kind
+from .._checks._values import _values_can_be_read, dense_floats, kind
 
 
-def structure(value: object, base: type) -> None:
-    """A structure, an object of their base class."""
+def check_structure(value: object, base: type) -> None:
+    """Raises unless the value is an instance of the base class of structures."""
     if not isinstance(value, base):
         raise TypeError(
             "`structure` must be a structure, such as `fenchel.Sequence(5, 3)`, or for a function "
-            f"that finds the best one `fenchel.Custom(shape, function)`; got {kind(value)}."
+            f"that finds the best one `fenchel.Custom(shape, oracle)`; got {kind(value)}."
         )
 
 
-def same_shape(name: str, value: Any, other: Any) -> None:
-    """A structure whose scores have the shape of another's."""
+def check_same_shape(name: str, value: Any, other: Any) -> None:
+    """Raises unless the scores of two structures have the same shape."""
     if value.shape != other.shape:
         raise ValueError(f"`{name}` must have scores of shape {other.shape}, got {value}.")
 
 
-def batch_of(name: str, value: Tensor, shape: tuple[int, ...]) -> torch.Size:
-    """The dimensions of a tensor before those that one instance has."""
+def check_batch(name: str, value: Tensor, shape: tuple[int, ...]) -> torch.Size:
+    """The batch dimensions of a tensor; raises unless one instance has that shape."""
     cut = value.ndim - len(shape)
     if cut < 0 or tuple(value.shape[cut:]) != shape:
         wanted = ", ".join(["...", *map(str, shape)])
@@ -35,8 +35,10 @@ def batch_of(name: str, value: Tensor, shape: tuple[int, ...]) -> torch.Size:
     return value.shape[:cut]
 
 
-def extra_scores(pieces: tuple, names: tuple[str, ...], structure: str, scores: Tensor) -> None:
-    """Extra scores, one or None for each name, of the scores' type and device."""
+def check_extra_scores(
+    pieces: tuple, names: tuple[str, ...], structure: str, scores: Tensor
+) -> None:
+    """Raises unless there is one extra score or None for each name, like the scores."""
     if not names:
         raise ValueError(f"`extra_scores` must be None for {structure}, which has no such scores.")
     if len(pieces) != len(names):
@@ -55,11 +57,13 @@ def extra_scores(pieces: tuple, names: tuple[str, ...], structure: str, scores: 
             )
 
 
-def extra_fits(name: str, shape: torch.Size, own: list[tuple[int, ...]], batch: torch.Size) -> int:
-    """How many dimensions of an extra score belong to one instance, where those may be any of
-    `own` and the others broadcast to the batch.
+def check_extra_dims(
+    name: str, shape: torch.Size, own: list[tuple[int, ...]], batch: torch.Size
+) -> int:
+    """How many dimensions of an extra score belong to one instance.
 
-    One of `own` has no dimension for positions, the others have it first.
+    Its shape ends with one of `own`; the dimensions before that must broadcast to the batch. The
+    shortest of `own` is shared by all positions, the others have a first dimension for them.
     """
 
     def fits(tail: tuple[int, ...]) -> bool:
@@ -71,8 +75,8 @@ def extra_fits(name: str, shape: torch.Size, own: list[tuple[int, ...]], batch: 
 
     found = sorted((tail for tail in set(own) if fits(tail)), key=len)
     if found and (len(found) == 1 or shape.numel() <= math.prod(found[0])):
-        whole = len(shape) == len(batch) + len(found[0])  # all read a single one alike
-        return len(found[0] if whole else found[-1])
+        has_all_dims = len(shape) == len(batch) + len(found[0])
+        return len(found[0] if has_all_dims else found[-1])  # with one score both mean the same
     if found:
         k, n = len(batch), len(found[0])
         each = (*(1,) * (k + n - len(shape)), *shape[:-n], 1, *shape[-n:])
@@ -88,48 +92,50 @@ def extra_fits(name: str, shape: torch.Size, own: list[tuple[int, ...]], batch: 
     )
 
 
-def lengths(
+def check_lengths(
     value: Any,
     mask: Tensor | None,
     batch: torch.Size,
-    sides: tuple[int, ...],
+    max_lengths: tuple[int, ...],
     device: torch.device,
 ) -> Tensor | None:
-    """The sizes of each instance, (B, k) for k sides, from lengths or from a mask; or None."""
+    """The lengths of each instance, (B, k) for k `max_lengths`, from lengths or a mask; or None."""
     if value is None and mask is None:
         return None
     if value is not None and mask is not None:
         raise ValueError("give `lengths` or `mask`, not both.")
-    if not sides:
+    if not max_lengths:
         raise ValueError("`lengths` and `mask` must be None for this structure, of one size only.")
     if mask is not None:
-        value = _lengths_of_mask(mask, batch, sides)
+        value = _lengths_of_mask(mask, batch, max_lengths)
     value = torch.as_tensor(value)
     if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
         raise TypeError(f"`lengths` must hold integers, got {value.dtype}.")
-    shape = (*batch, len(sides)) if len(sides) > 1 else tuple(batch)
+    shape = (*batch, len(max_lengths)) if len(max_lengths) > 1 else tuple(batch)
     if tuple(value.shape) != shape:
         raise ValueError(f"`lengths` must have shape {shape}, got {tuple(value.shape)}.")
-    value = value.to(torch.int64).reshape(batch.numel(), len(sides))
+    value = value.to(torch.int64).reshape(batch.numel(), len(max_lengths))
     if not _values_can_be_read(value):  # kernels rely on the bounds
-        return torch.minimum(value.clamp(min=1), value.new_tensor(sides)).to(device)
-    bad = (value < 1) | (value > torch.tensor(sides))
+        return torch.minimum(value.clamp(min=1), value.new_tensor(max_lengths)).to(device)
+    bad = (value < 1) | (value > torch.tensor(max_lengths))
     if bad.any():
         row, side = bad.nonzero()[0].tolist()
         raise ValueError(
-            f"`lengths` must be between 1 and {sides[side]}, got {int(value[row, side])}."
+            f"`lengths` must be between 1 and {max_lengths[side]}, got {int(value[row, side])}."
         )
     return value.to(device)
 
 
-def _lengths_of_mask(mask: Tensor, batch: torch.Size, sides: tuple[int, ...]) -> Tensor:
-    if len(sides) > 1:
+def _lengths_of_mask(mask: Tensor, batch: torch.Size, max_lengths: tuple[int, ...]) -> Tensor:
+    if len(max_lengths) > 1:
         raise ValueError("`mask` must be None for this structure; give `lengths`.")
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         found = mask.dtype if isinstance(mask, Tensor) else kind(mask)
         raise TypeError(f"`mask` must be a boolean torch.Tensor, got {found}.")
-    if tuple(mask.shape) != (*batch, *sides):
-        raise ValueError(f"`mask` must have shape {(*batch, *sides)}, got {tuple(mask.shape)}.")
+    if tuple(mask.shape) != (*batch, *max_lengths):
+        raise ValueError(
+            f"`mask` must have shape {(*batch, *max_lengths)}, got {tuple(mask.shape)}."
+        )
     if _values_can_be_read(mask) and (mask[..., 1:] & ~mask[..., :-1]).any():
         raise ValueError(
             "`mask` must be true on the first positions of each instance and false behind them; to "
@@ -144,8 +150,8 @@ MAPPED = (
 )
 
 
-def unmapped(scores: Any, extra_scores: Any) -> None:
-    """Scores that no torch.vmap maps."""
+def check_not_mapped(scores: Any, extra_scores: Any) -> None:
+    """Raises if torch.vmap maps the scores."""
     if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
         return
     functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
@@ -157,8 +163,8 @@ def unmapped(scores: Any, extra_scores: Any) -> None:
             value = functorch.get_unwrapped(value)
 
 
-def finite_indicators(value: Tensor, scores: Tensor) -> None:
-    """Indicators (B, …) without NaN or infinity where the scores have none."""
+def check_finite_indicators(value: Tensor, scores: Tensor) -> None:
+    """Raises if indicators (B, …) are not finite, for scores without NaN and +inf."""
     if not _values_can_be_read(value):
         return
     bad = ~value.isfinite().flatten(1).all(1) & (scores < torch.inf).flatten(1).all(1)
@@ -169,8 +175,8 @@ def finite_indicators(value: Tensor, scores: Tensor) -> None:
         )
 
 
-def indicators(value: Any, shape: torch.Size) -> None:
-    """What a structure's own argmax returned."""
+def check_indicators(value: Any, shape: torch.Size) -> None:
+    """Raises unless a structure's own argmax returned indicators of that shape."""
     if not isinstance(value, Tensor):
         raise TypeError(f"`argmax` must return a torch.Tensor, got {kind(value)}.")
     if value.shape != shape:
@@ -180,8 +186,8 @@ def indicators(value: Any, shape: torch.Size) -> None:
         )
 
 
-def start(value: Any, posterior: type, problem: Any) -> None:
-    """An earlier result, whose structures must be ones of the problem at hand."""
+def check_start(value: Any, posterior: type, problem: Any) -> None:
+    """Raises unless an earlier result is one of the same structure, shape and lengths."""
     if not isinstance(value, posterior):
         raise TypeError(f"`start` must be a Posterior that sparsemap returned, got {kind(value)}.")
     previous = value._problem
@@ -200,8 +206,8 @@ def start(value: Any, posterior: type, problem: Any) -> None:
         raise ValueError("`start` must be a result for the same `lengths`.")
 
 
-def target_pair(value: Any) -> tuple[Any, Any]:
-    """A target, and that of the extra scores or None."""
+def check_target_pair(value: Any) -> tuple[Any, Any]:
+    """The target of the scores, and that of the extra scores or None."""
     if not isinstance(value, tuple):
         return value, None
     if len(value) != 2:
@@ -209,9 +215,9 @@ def target_pair(value: Any) -> tuple[Any, Any]:
     return value
 
 
-def structure_target(value: Any, batch: torch.Size, positions: int | None, scores: Any) -> bool:
-    """Codes (..., positions) (returns True) or indicators (..., *shape) (returns False) for scores
-    (B, *shape); `positions` is None where structures have no codes."""
+def check_target(value: Any, batch: torch.Size, positions: int | None, scores: Any) -> bool:
+    """Whether a target is codes (..., positions); raises unless it is that or indicators
+    (..., *shape). `positions` is None if structures have no codes."""
     if not isinstance(value, Tensor):
         raise TypeError(f"`target` must be a torch.Tensor, or a pair of them; got {kind(value)}.")
     if value.device != scores.device:
@@ -226,8 +232,8 @@ def structure_target(value: Any, batch: torch.Size, positions: int | None, score
     return coded
 
 
-def codes(value: Tensor, bad: Tensor) -> None:
-    """Codes of which none is bad."""
+def check_codes(value: Tensor, bad: Tensor) -> None:
+    """Raises if a code is bad."""
     if _values_can_be_read(value) and bad.any():
         found = int(value[bad].flatten()[0])
         raise ValueError(
@@ -236,18 +242,18 @@ def codes(value: Tensor, bad: Tensor) -> None:
         )
 
 
-def members(value: Tensor, structure: Any, good: Tensor) -> None:
-    """Codes (B, positions) that are structures where `good`, (B)."""
-    if _values_can_be_read(good) and not good.all():
-        found = value[~good][0].tolist()
+def check_valid_codes(value: Tensor, structure: Any, valid: Tensor) -> None:
+    """Raises unless all codes (B, positions) are `valid`, (B)."""
+    if _values_can_be_read(valid) and not valid.all():
+        found = value[~valid][0].tolist()
         raise ValueError(
             f"`target` must hold structures of {structure}; {found} is none, for the size that "
             "instance has."
         )
 
 
-def vertex(name: str, value: Tensor, coded: bool) -> None:
-    """Indicators of zeros and ones, from which the extra parts of a structure follow."""
+def check_vertex(name: str, value: Tensor, coded: bool) -> None:
+    """Raises unless indicators are zeros and ones, from which the extra parts follow."""
     if coded and (not _values_can_be_read(value) or ((value == 0) | (value == 1)).all()):
         return
     raise ValueError(
@@ -256,8 +262,8 @@ def vertex(name: str, value: Tensor, coded: bool) -> None:
     )
 
 
-def like_extra(value: Any, batch: torch.Size, own: tuple[int, ...]) -> None:
-    """The target (..., *own) of extra scores, which one instance was given as `own`."""
+def check_extra_target(value: Any, batch: torch.Size, own: tuple[int, ...]) -> None:
+    """Raises unless the target of extra scores has their shape, `own` for one instance."""
     if not isinstance(value, Tensor):
         raise TypeError(f"`target` must be a torch.Tensor, or a pair of them; got {kind(value)}.")
     shape = (*batch, *own)
@@ -265,15 +271,3 @@ def like_extra(value: Any, batch: torch.Size, own: tuple[int, ...]) -> None:
         raise ValueError(
             f"`target` must have shape {shape} for the extra scores, got {tuple(value.shape)}."
         )
-
-
-def cost(value: Any, batch: torch.Size, shape: torch.Size) -> Tensor:
-    """What each part costs, (B, *shape), from a tensor that broadcasts to (*batch, *shape)."""
-    dense_floats("cost", value)
-    whole = (*batch, *shape[1:])
-    try:
-        return value.broadcast_to(whole).reshape(shape)
-    except RuntimeError:
-        raise ValueError(
-            f"`cost` must broadcast to the scores' shape {whole}, got {tuple(value.shape)}."
-        ) from None

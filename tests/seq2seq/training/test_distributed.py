@@ -13,7 +13,7 @@ import torch
 
 import inflected
 from fenchel import seq2seq
-from fenchel.seq2seq import Listener
+from fenchel.seq2seq import Callback
 from fenchel.seq2seq._files import read_tensors
 from fenchel.seq2seq.training._distributed import World, device_of
 
@@ -38,7 +38,7 @@ torch.distributed.destroy_process_group()
 """
 
 
-class Losses(Listener):
+class Losses(Callback):
     """Keeps the training losses of every step, and the metrics of every validation."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Losses(Listener):
 
 def settings(folder: Path, name: str, size: int, **training: object) -> seq2seq.Config:
     # 160 pairs and one more: the last batch holds one pair, and one process none.
-    plan = {"batch_size": size, "epochs": 1, "log_every": 1, "accumulate": 2, **training}
+    plan = {"batch_size": size, "epochs": 1, "log_every": 1, "gradient_accumulation": 2, **training}
     model = {"dropout": 0.0, "architecture": "lstm"}
     if name.startswith("transformer"):
         model |= {"architecture": "transformer", "heads": 2, "layers": 2}
@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with open(folder / "verbs-train", "a", encoding="utf-8") as file:
         file.write("bab\tbabs\tV;3;SG\n")
     here = Path(__file__)
-    path = os.pathsep.join([str(here.parent), str(here.parents[1]), *sys.path])
+    path = os.pathsep.join([str(here.parent), str(here.parents[2]), *sys.path])
     run = folder / "run.py"
     run.write_text(RUN, encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
@@ -126,7 +126,7 @@ def test_one_process_needs_no_others() -> None:
     tensor = torch.ones(2)
     assert world.sum(tensor) is tensor
     assert world.gather(tensor)[0] is tensor
-    assert world.agree(0.1) == 0.1
+    assert world.broadcast(0.1) == 0.1
     world.wait()
 
 

@@ -1,4 +1,4 @@
-"""Latent variables."""
+"""Checks of what a user gives to an expectation over a latent variable."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Any
 
 from torch import Tensor
 
-from ._values import dense_floats, kind
+from .._checks._values import dense_floats, kind
 
 
-def estimator(value: object, bases: tuple[type, ...]) -> None:
-    """What computes an expectation over a latent variable."""
+def check_estimator(value: object, bases: tuple[type, ...]) -> None:
+    """Raises unless the value is a mapping, a structure or an estimator."""
     if not isinstance(value, bases):
         raise TypeError(
-            "`mapping` must be a mapping, a structure or an estimator, such as "
+            "`estimator` must be a mapping, a structure or an estimator, such as "
             "`fenchel.Sparsemax()`, `fenchel.Bits(8)` or "
             f"`fenchel.latent.estimators.ScoreFunction()`; got {kind(value)}."
         )
 
 
-def distribution(value: object, structures: type | tuple[type, ...], example: str) -> None:
-    """A mapping onto the simplex, or one of these structures, that turns scores into a
-    distribution."""
+def check_distribution(value: object, structures: type | tuple[type, ...], example: str) -> None:
+    """Raises unless the value turns scores into a distribution: a mapping onto the simplex, or one
+    of these structures."""
     total = getattr(value, "total", None)
     if isinstance(value, structures) or total == 1.0:
         return
@@ -33,30 +33,30 @@ def distribution(value: object, structures: type | tuple[type, ...], example: st
     raise ValueError(f"`over` must sum to one to be a distribution; {kind(value)} does not.")
 
 
-def losses(value: Any, pairs: int, name: str = "loss_fn") -> None:
-    """What a user's function returned for so many pairs of an item and an outcome."""
+def check_losses(value: Any, num_pairs: int, name: str) -> None:
+    """Raises unless a user's function returned one value for each of so many pairs."""
     if not isinstance(value, Tensor):
         raise TypeError(f"`{name}` must return a torch.Tensor, got {kind(value)}.")
     if not value.is_floating_point():
         raise TypeError(f"`{name}` must return floating-point values, got {value.dtype}.")
-    if tuple(value.shape) != (pairs,):
+    if tuple(value.shape) != (num_pairs,):
         raise ValueError(
-            f"`{name}` must return one value per pair, shape ({pairs},); got {tuple(value.shape)}. "
-            "Sum over the other dimensions."
+            f"`{name}` must return one value per pair, shape ({num_pairs},); got "
+            f"{tuple(value.shape)}. Sum over the other dimensions."
         )
 
 
-def posterior_alone(mapping: object) -> None:
-    """No mapping beside a posterior, which has one already."""
-    if mapping is not None:
+def check_no_estimator(value: object) -> None:
+    """Raises if an estimator is given along with a posterior, which needs none."""
+    if value is not None:
         raise TypeError(
-            "`mapping` must be None where a `Posterior` is given, which is a distribution already; "
-            f"got {kind(mapping)}."
+            "`estimator` must be None where a `Posterior` is given, which is a distribution "
+            f"already; got {kind(value)}."
         )
 
 
-def top_k_of(value: object, bases: tuple[type, ...]) -> None:
-    """A mapping that gives nothing below a score that gets nothing, or bits."""
+def check_top_k(value: object, bases: tuple[type, ...]) -> None:
+    """Raises unless top-k can be exact: for a mapping that keeps the order of scores, or bits."""
     if not isinstance(value, bases):
         raise TypeError(
             "`over` must be softmax, sparsemax or entmax, such as `fenchel.Sparsemax()`, or "
@@ -64,8 +64,8 @@ def top_k_of(value: object, bases: tuple[type, ...]) -> None:
         )
 
 
-def baseline(value: object, base: type) -> None:
-    """A baseline, or None."""
+def check_baseline(value: object, base: type) -> None:
+    """Raises unless the value is a baseline or None."""
     if value is not None and not isinstance(value, base):
         raise TypeError(
             "`baseline` must be None or a baseline, such as "
@@ -73,19 +73,19 @@ def baseline(value: object, base: type) -> None:
         )
 
 
-def predictions(value: Any, items: int) -> Tensor:
-    """A baseline network's answer, one number for each item, (B)."""
-    if not isinstance(value, Tensor) or value.numel() != items or value.ndim > 2:
+def check_predictions(value: Any, num_items: int) -> Tensor:
+    """A baseline network's predictions as (B); raises unless there is one for each item."""
+    if not isinstance(value, Tensor) or value.numel() != num_items or value.ndim > 2:
         found = tuple(value.shape) if isinstance(value, Tensor) else kind(value)
         raise ValueError(
-            f"a baseline's `network` must return shape ({items},) or ({items}, 1), one value per "
-            f"item; got {found}."
+            f"a baseline's `network` must return shape ({num_items},) or ({num_items}, 1), one "
+            f"value per item; got {found}."
         )
-    return value.reshape(items)
+    return value.reshape(num_items)
 
 
-def context(value: Tensor | None, problem: Any) -> Tensor:
-    """What a baseline sees of each item, (B, F): a tensor (..., F), or else the scores."""
+def check_context(value: Tensor | None, problem: Any) -> Tensor:
+    """What a baseline sees of each item, (B, F): the given tensor (..., F), or the scores."""
     if value is None:
         return problem.scores.flatten(1).detach()
     dense_floats("context", value)
@@ -95,8 +95,8 @@ def context(value: Tensor | None, problem: Any) -> Tensor:
     return value.reshape(len(problem.scores), value.shape[-1]).detach()
 
 
-def sampled_prior(structure: object, bases: tuple[type, ...]) -> None:
-    """A structure over which the library samples a prior."""
+def check_sampled_prior(structure: object, bases: tuple[type, ...]) -> None:
+    """Raises unless a prior over the structure can be sampled."""
     if not isinstance(structure, bases):
         raise ValueError(
             "`scores` must be over categories or bits (`Bits`, `Budget`), for which a prior can be "

@@ -1,4 +1,4 @@
-"""Functions of other packages, none of which needs to be installed."""
+"""Functions of the packages that fenchel is compared with; none needs to be installed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor
 PACKAGES = ("entmax", "torch-struct", "adasplash", "liger-kernel", "cut-cross-entropy")
 """As they are named where packages are published."""
 _BLOCKS = {(128, 4), (512, 4), (512, 8)}
-"""Entries of a block and warps: of AdaSplash's 15 choices, all of which take minutes to try."""
+"""Entries of a block and warps: three of AdaSplash's 15 configurations; all take minutes."""
 
 
 class SkippedError(Exception):
-    """A rival is not measured: its package is not there, or there is no time left."""
+    """A package is not measured: it is not installed, or there is no time left."""
 
 
 @cache
@@ -41,7 +41,7 @@ def load(module: str, name: str) -> Callable[..., Any]:
 
 @cache
 def _adasplash(width: int) -> Callable[..., Tensor]:
-    """AdaSplash's mapping, tuned anew: it would keep for every width what is best for the first."""
+    """AdaSplash's mapping, tuned for this width; it would keep the choice of the first one."""
     module = _module("adasplash.triton_entmax_v2")
     for kernel in (module._fwd_entmax, module._bwd_entmax):
         kernel.cache.clear()

@@ -1,4 +1,4 @@
-"""Independent answers in float64, against which everything is checked before it is timed.
+"""Exact answers in float64, against which everything is checked before it is timed.
 
 Bisections on the threshold τ for the separable mappings; `programs.py` has the others. Nothing here
 is shared with the package.
@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-Truth = Callable[[Tensor], Tensor]
+GroundTruth = Callable[[Tensor], Tensor]
 """Rows (n, d) of float64 to solutions of that shape."""
 
 
@@ -24,7 +24,7 @@ def _bisect(excess: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Te
     return (low + high) / 2
 
 
-def entmax(alpha: float) -> Truth:
+def entmax(alpha: float) -> GroundTruth:
     """y = [(α−1)x − τ]₊^(1/(α−1)), and softmax at α = 1."""
     power = 1 / (alpha - 1) if alpha != 1 else 0.0
 
@@ -55,7 +55,7 @@ def tsallis(alpha: float) -> Callable[[Tensor], Tensor]:
     return lambda y: (1 - (y**alpha).sum(-1)) / (alpha * (alpha - 1))
 
 
-def normmax(alpha: float) -> Truth:
+def normmax(alpha: float) -> GroundTruth:
     """y ∝ u^(1/(α−1)), u = [x − τ]₊, with Σ u^(α/(α−1)) = 1."""
 
     def solve(x: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ def normmax(alpha: float) -> Truth:
     return solve
 
 
-def pnormmax(p: float) -> Truth:
+def pnormmax(p: float) -> GroundTruth:
     """y ∝ u^(q−1), u = [x − τ]₊, q = p/(p−1), with Σ u^(q−1) = (Σ u^q)^((2−p)/p)."""
     q = p / (p - 1)
 
@@ -92,7 +92,7 @@ def pnormmax(p: float) -> Truth:
     return solve
 
 
-def ksubset(k: float) -> Truth:
+def ksubset(k: float) -> GroundTruth:
     """y = min(1, [x − τ]₊) with Σy = k."""
 
     def solve(x: Tensor) -> Tensor:
@@ -101,5 +101,30 @@ def ksubset(k: float) -> Truth:
 
         low, high = x.amin(-1, keepdim=True) - 1, x.amax(-1, keepdim=True)
         return y(_bisect(lambda tau: y(tau).sum(-1, keepdim=True) - k, low, high))
+
+    return solve
+
+
+def fusedmax(lam: float, steps: int = 5000) -> GroundTruth:
+    """Sparsemax of argmin_z ½‖x − z‖² + λ Σ |z_(i+1) − z_i|.
+
+    z = x − Dᵀu, where u minimizes ½‖x − Dᵀu‖² with |u| ≤ λ, by accelerated projected gradients that
+    restart where they overshoot.
+    """
+    sparsemax = entmax(2.0)
+
+    def solve(x: Tensor) -> Tensor:
+        def z(u: Tensor) -> Tensor:
+            return x - (torch.nn.functional.pad(u, (1, 0)) - torch.nn.functional.pad(u, (0, 1)))
+
+        u = ahead = torch.zeros_like(x[:, 1:])
+        momentum = torch.ones_like(x[:, :1])
+        for _ in range(steps):
+            following = (ahead + z(ahead).diff() / 4).clamp(-lam, lam)
+            overshot = ((ahead - following) * (following - u)).sum(-1, keepdim=True) > 0
+            grown = torch.where(overshot, 1.0, (1 + (1 + 4 * momentum**2).sqrt()) / 2)
+            weight = torch.where(overshot, 0.0, (momentum - 1) / grown)
+            ahead, u, momentum = following + weight * (following - u), following, grown
+        return sparsemax(z(u))
 
     return solve

@@ -1,0 +1,45 @@
+"""Files: found by name, read plain or compressed, and never seen half written."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+
+def write(path: Path, content: bytes) -> None:
+    """Writes a file that is never seen half written."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def lines(path: str | Path) -> Iterator[str]:
+    """The lines of a text file, plain or .gz, without their ends."""
+    opened = gzip.open if str(path).endswith(".gz") else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        yield from (line.rstrip("\r\n") for line in file)
+
+
+def find(folder: Path, words: Sequence[str], suffixes: Sequence[str]) -> Path:
+    """The one file of a folder whose name holds one of the words and ends in one of the suffixes.
+
+    Raises:
+        FileNotFoundError: if there is none, or more than one.
+    """
+    named = (path for path in sorted(folder.iterdir()) if path.suffix in suffixes)
+    found = [path for path in named if any(word in path.name.lower() for word in words)]
+    if len(found) != 1:
+        expected = f"{' or '.join(words)}, ending in {' or '.join(suffixes)}"
+        raise FileNotFoundError(
+            f"{folder} must hold one file named {expected}; found {[path.name for path in found]}."
+        )
+    return found[0]

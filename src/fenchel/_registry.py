@@ -1,0 +1,64 @@
+"""Classes by name: what mappings and structures share."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+
+class _Named(Protocol):
+    name: ClassVar[str]
+
+    @classmethod
+    def examples(cls) -> Iterable[Any]: ...
+
+
+T = TypeVar("T", bound=_Named)
+
+
+class Registry(Generic[T]):
+    """The classes of one kind, by their `name`.
+
+    Args:
+        kind: what messages call an instance.
+
+    >>> from fenchel import mappings, structures
+    >>> mappings.get("entmax", alpha=1.25).alpha
+    1.25
+    >>> "sequence" in structures.names()
+    True
+    >>> {example.name for example in mappings.examples()} == set(mappings.names())
+    True
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.classes: dict[str, type[T]] = {}
+
+    def register(self, cls: type[T]) -> None:
+        """Adds a class that states a `name`; an abstract class has none."""
+        if "name" not in cls.__dict__:
+            return
+        other = self.classes.get(cls.name)
+        if other is not None and other.__qualname__ != cls.__qualname__:
+            raise ValueError(f"a {self.kind} named {cls.name!r} is already registered: {other!r}.")
+        self.classes[cls.name] = cls
+
+    def get(self, name: str, **options: Any) -> T:
+        """An instance of the registered class of that name, with these options."""
+        if name not in self.classes:
+            raise ValueError(f"`name` must be one of {', '.join(self.names())}, got {name!r}.")
+        known = list(inspect.signature(self.classes[name]).parameters)
+        for option in options:
+            if option not in known:
+                raise TypeError(f"{name} has no option `{option}`; it takes {', '.join(known)}.")
+        return self.classes[name](**options)
+
+    def names(self) -> list[str]:
+        """The names of all registered classes."""
+        return sorted(self.classes)
+
+    def examples(self) -> list[T]:
+        """The examples of all registered classes; tests and benchmarks run over them."""
+        return [example for name in self.names() for example in self.classes[name].examples()]

@@ -1,0 +1,19 @@
+"""Which fast kernels are in use."""
+
+from __future__ import annotations
+
+from . import _native, _triton
+
+
+def kernels() -> dict[str, str]:
+    """Which fast kernels are in use, for a log or a report of results.
+
+    Returns:
+        "native", the C++ library for the CPU, and "triton", the kernels for a GPU: what is loaded,
+        or why the slower references are used instead, and the remedy.
+
+    >>> import fenchel
+    >>> sorted(fenchel.kernels())
+    ['native', 'triton']
+    """
+    return {"native": _native.STATUS, "triton": _triton.STATUS}
