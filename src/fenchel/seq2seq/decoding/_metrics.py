@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def edit_distance(a: str, b: str) -> int:
-    """The number of insertions, deletions and substitutions of characters between two texts.
+    """The smallest number of insertions, deletions and substitutions between two texts.
 
     >>> edit_distance("drawed", "drawn")
     2
