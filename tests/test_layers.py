@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "fenchel"
 LAYERS = (
-    ("_checks", "_interrupts"),
+    ("_atomic", "_checks", "_choices", "_format", "_interrupts"),
     ("ops",),
     ("mappings",),
     ("structures", "nn"),

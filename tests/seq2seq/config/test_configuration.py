@@ -15,7 +15,7 @@ from fenchel.seq2seq.config._loading import ConfigError
 INFLECTION = configuration.example("inflection")
 
 
-@pytest.mark.parametrize("name", configuration.EXAMPLES)
+@pytest.mark.parametrize("name", configuration.TASKS)
 def test_examples_can_be_used(name: str) -> None:
     assert configuration.parse(configuration.example(name)).data.task == name
 
@@ -32,7 +32,7 @@ def test_the_inflection_example_holds_every_default() -> None:
     assert shown.data.model_dump(exclude=files) == default.data.model_dump(exclude=files)
 
 
-@pytest.mark.parametrize("name", configuration.EXAMPLES)
+@pytest.mark.parametrize("name", configuration.TASKS)
 def test_examples_name_every_key(name: str) -> None:
     values = yaml.safe_load(configuration.example(name))
     for section, field in Config.model_fields.items():

@@ -14,11 +14,12 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from ... import _checks
+from ..._choices import TASKS
 from ._schema import TAGS, Config, ParallelFiles
 
 LONGEST = 1 << 20
 """Characters of a configuration file beyond which it is not read."""
-EXAMPLES = ("inflection", "translation", "summarization")
 RENAMED = {
     "accumulate": "gradient_accumulation",
     "clip": "max_grad_norm",
@@ -61,8 +62,7 @@ def example(name: str) -> str:
     >>> print(example("inflection").splitlines()[0])
     # Morphological inflection: lemma and tags in, inflected form out.
     """
-    if name not in EXAMPLES:
-        raise ValueError(f"`name` must be one of {', '.join(EXAMPLES)}, got {name!r}.")
+    _checks.choice("name", name, TASKS)
     return (
         resources.files("fenchel.seq2seq") / "resources" / "examples" / f"{name}.yaml"
     ).read_text(encoding="utf-8")

@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from ... import _checks, mappings
+from ..._choices import Device, Task
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Size = Annotated[int, Field(gt=0, le=10_000_000)]
@@ -187,7 +188,7 @@ class DataConfig(Section):
         buffer: how many pairs that buffer holds, and are sorted into batches at a time.
     """
 
-    task: Literal["inflection", "translation", "summarization"]
+    task: Task
     train: Files
     validation: Files
     language: str | None = None
@@ -244,7 +245,7 @@ class TrainingConfig(Section):
 
     folder: str = "model"
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    batch_size: PositiveInt = 64
+    batch_size: Annotated[int, Field(gt=0, le=1_000_000)] = 64
     gradient_accumulation: PositiveInt = 1
     epochs: PositiveInt = 100
     steps: PositiveInt | None = None
@@ -260,7 +261,7 @@ class TrainingConfig(Section):
     validate_unit: Literal["epochs", "steps"] = "epochs"
     checkpoint_every: PositiveInt = 500
     log_every: PositiveInt = 50
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     cuda_graphs: bool = True
     distributed: Literal["ddp", "fsdp"] = "ddp"
