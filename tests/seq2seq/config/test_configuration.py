@@ -115,7 +115,7 @@ def test_all_errors_come_at_once() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model: {}\nmodel: {}\n", "the key 'model' stands twice"),
+        ("model: {}\nmodel: {}\n", "the key 'model' is given twice"),
         ("1: 2", "the key 1 is not a word"),
         ("[1, 2]", "must hold the sections model, data, training, search"),
         ("model: {}", "data: this key must be given"),
@@ -146,7 +146,7 @@ def test_files_are_read(tmp_path: Path) -> None:
     assert isinstance(found.model.attention.build(), fenchel.Softmax)
     path.write_text("\ufeff" + INFLECTION, encoding="utf-8")
     assert configuration.load_config(path).data.task == "inflection"
-    path.write_text("#" * (configuration.LONGEST + 1), encoding="utf-8")
+    path.write_text("#" * (configuration.MAX_CHARACTERS + 1), encoding="utf-8")
     with pytest.raises(ConfigError, match="is longer than 1048576 characters; is it a config"):
         configuration.load_config(path)
     path.write_bytes(b"\xff")

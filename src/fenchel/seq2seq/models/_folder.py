@@ -20,7 +20,7 @@ from .._files import (
     write_json,
     write_tensors,
 )
-from ..config._loading import reason
+from ..config._loading import describe
 from ..config._schema import ModelConfig, Section
 from ..data._vocabulary import Vocabulary
 from ._model import Seq2Seq
@@ -121,7 +121,7 @@ def section(path: Path, config: dict[str, Any], name: str, kind: type[SectionTyp
     try:
         return kind.model_validate(config.get(name, {}))
     except ValidationError as error:
-        reasons = "; ".join(reason(part, (name,)) for part in error.errors())
+        reasons = "; ".join(describe(part, (name,)) for part in error.errors())
         raise FormatError(f"{path / CONFIG} does not hold a {name}: {reasons}") from None
 
 
