@@ -73,12 +73,12 @@ BAD_OPTIONS = [
     (
         lambda: fenchel.entmax(SCORES, alpha=float("nan")),
         ValueError,
-        "`alpha` must be greater than 0, got nan.",
+        "`alpha` must be finite and greater than 0, got nan.",
     ),
     (
         lambda: fenchel.entmax(SCORES, alpha=float("inf")),
         ValueError,
-        "`alpha` must be greater than 0, got inf.",
+        "`alpha` must be finite and greater than 0, got inf.",
     ),
     (
         lambda: fenchel.entmax(SCORES, alpha="1.5"),

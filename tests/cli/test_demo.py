@@ -41,7 +41,7 @@ def test_demo_leaves_the_model_the_page_and_the_picture(tmp_path, capsys):
     assert sorted(os.listdir(folder)) == ["explain.html", "mappings.png", "model"]
     printed = capsys.readouterr().out
     sizes = re.findall(r"^(.*) \((\d+) of (\d+), drawn at random\):$", printed, re.MULTILINE)
-    assert [kind for kind, _, _ in sizes] == list(_demo.DRAWN)
+    assert [kind for kind, _, _ in sizes] == list(_demo.SAMPLE_SIZES)
     held_out = _demo.accepted("dev")
     assert sum(int(count) for _, _, count in sizes) == len(held_out)
     subject = re.search(r"considers for the (.*) of `(\w+)`", printed)
@@ -87,10 +87,10 @@ def test_forms_are_sorted_by_what_is_considered(model):
 
 
 def test_some_of_each_kind_are_drawn():
-    kinds = {kind: [(f"{kind}{k}", "V;PST") for k in range(20)] for kind in _demo.DRAWN}
+    kinds = {kind: [(f"{kind}{k}", "V;PST") for k in range(20)] for kind in _demo.SAMPLE_SIZES}
     kinds[_demo.WRONG] = kinds[_demo.WRONG][:2]
-    shown = _demo.drawn(kinds)
-    assert shown == _demo.drawn(kinds)
+    shown = _demo.sample(kinds)
+    assert shown == _demo.sample(kinds)
     assert [len(group) for group in shown.values()] == [3, 5, 2]
     for kind, group in shown.items():
         assert len(set(group)) == len(group)
@@ -104,6 +104,12 @@ def test_all_outputs_are_counted(model):
     found = _demo.row(model, form, ["ab", "ac"], result(*outputs, complete=False))
     assert found[2:] == ("aed 100%, at 50%, aad 25% and ≥2 more", "exact", "ab, ac")
     assert _demo.row(model, form, ["at"], result("at"))[2:] == ("at 100%", "complete", "")
+
+
+def test_a_probability_short_of_one_by_rounding_is_one(model):
+    tokens = tuple(LETTERS.encode("at"))
+    found = Result([Hypothesis(tokens, -1e-7, ())], True, True, bound=0.0, limited=False)
+    assert _demo.row(model, ("a", "V;PST"), ["at"], found)[2] == "at 100%"
 
 
 def test_each_group_has_its_title():
@@ -165,11 +171,6 @@ def test_the_next_command_can_be_typed(monkeypatch, tmp_path, called, typed):
     program = tmp_path / "fenchel"
     program.touch(mode=0o755)
     assert _demo.command() == "fenchel"
-
-
-def test_a_share_is_all_or_nothing_only_if_it_is():
-    shares = {0.0: "0%", 1 / 275: "<1%", 0.664: "66%", 274 / 275: ">99%", 1 - 1e-7: "100%"}
-    assert {share: _demo._percent(share) for share in shares} == shares
 
 
 def test_a_folder_that_is_a_file(tmp_path, capsys):

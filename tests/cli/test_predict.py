@@ -18,11 +18,12 @@ import pytest
 import torch
 
 from fenchel import cli
-from fenchel.cli import _predict
 from fenchel.seq2seq import ModelConfig, Seq2Seq, Subwords, save
+from fenchel.seq2seq.data import _lines
 from fenchel.seq2seq.data._inflection import Inflection
 from fenchel.seq2seq.data._vocabulary import Characters
 from fenchel.seq2seq.decoding import _evaluation
+from fenchel.seq2seq.models import _folder
 
 LINES = "draw\tV;PST\nsing\tV;PST\nd\tV\n"
 
@@ -96,22 +97,24 @@ def test_json_lines(models, monkeypatch, capsys):
 
 
 def test_bad_lines_are_reported_and_the_others_done(models, monkeypatch, capsys):
-    data = b"draw\tV;PST\nnonsense\n\xff\n\ndraw\tV;PST\n"
+    data = b"draw\tV;PST\nnonsense\n\xff\n\nd\0\tV\ndraw\tV;PST\n"
     code, lines, errors = predict(monkeypatch, capsys, data, models[0])
     assert code == 1
-    assert len(lines) == 5
-    assert lines[0] == lines[4]
-    assert lines[1:4] == ["", "", ""]
+    assert len(lines) == 6
+    assert lines[0] == lines[5]
+    assert lines[1:5] == ["", "", "", ""]
     assert "line 2: expected a lemma and tags" in errors
     assert "line 3: not UTF-8" in errors
     assert "line 4: " in errors
-    assert "3 lines could not be read" in errors
+    assert "line 5: a NUL at byte 2, as in a binary file." in errors
+    assert "4 lines could not be read" in errors
     records = predict(monkeypatch, capsys, data, models[0], "--json")[1]
-    assert [("error" in json.loads(line)) for line in records] == [False, True, True, True, False]
+    errors = ["error" in json.loads(line) for line in records]
+    assert errors == [False, True, True, True, True, False]
 
 
 def test_a_line_without_end_needs_no_memory(models, monkeypatch, capsys):
-    monkeypatch.setattr(_predict, "LONGEST", 100)
+    monkeypatch.setattr(_lines, "MAX_LINE_BYTES", 100)
     data = "d" * 1000 + "\tV\n" + "draw\tV;PST\n"
     code, lines, errors = predict(monkeypatch, capsys, data, models[0])
     assert code == 1
@@ -198,7 +201,8 @@ def test_a_terminal_is_answered_line_by_line(models):
             answer(process)
         os.write(keyboard, b"\x04")
         assert process.wait(60) == 0
-        assert process.stderr.read() == b"Type inputs, one a line; Ctrl-D on an empty line ends.\n"
+        said = b"Type inputs, one per line; Ctrl-D on an empty line ends.\n"
+        assert process.stderr.read() == said
     os.close(keyboard)
 
 
@@ -208,7 +212,8 @@ def test_a_reader_that_has_gone_ends_it(coprocess):
     coprocess.stdout.close()
     coprocess.stdin.write(b"draw\tV;PST\n")
     assert coprocess.wait(60) == 1
-    assert coprocess.stderr.read() == b""
+    said = b"the reader of the output closed it before everything was written."
+    assert coprocess.stderr.read() == b"fenchel predict: error: " + said + b"\n"
 
 
 def test_it_can_be_stopped_while_it_waits(coprocess):
@@ -236,6 +241,32 @@ def test_lines_at_hand_share_a_batch(models, monkeypatch, capsys):
         assert cli.main(["predict", str(models[0]), *words]) == 0
     assert sizes == [4, 4, 3]
     assert len(capsys.readouterr().out.splitlines()) == 11
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate", "explain"])
+def test_every_file_of_a_model_is_read_once(models, monkeypatch, capsys, tmp_path, command):
+    read = []
+    for name in ("read_json", "read_tensors"):
+        original = getattr(_folder, name)
+
+        def counted(path, original=original):
+            read.append(path)
+            return original(path)
+
+        monkeypatch.setattr(_folder, name, counted)
+    (tmp_path / "english-dev").write_text("draw\tdraw\tV;PST\n", encoding="utf-8")
+    first, second = map(str, models)
+    words = {
+        "predict": [first, second, first],
+        "evaluate": [first, str(tmp_path / "english-dev"), "--task", "inflection"],
+        "explain": [first, "draw V;PST", "--limit", "5"],
+    }[command]
+    if command != "predict":
+        words += ["--ensemble", second, "--ensemble", first]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LINES.encode())))
+    assert cli.main([command, *words, "--device", "cpu", "--max-length", "3"]) == 0
+    names = ("config.json", "vocabulary.json", "weights.safetensors")
+    assert sorted(read) == sorted(folder / name for folder in models for name in names)
 
 
 def test_several_models_are_an_ensemble(models, monkeypatch, capsys):
@@ -284,7 +315,7 @@ def test_what_cannot_be_explained(models, words, message, capsys):
 def test_unknown_tokens_are_noted(models, capsys):
     options = ["--max-length", "3", "--limit", "5", "--device", "cpu"]
     assert cli.main(["explain", str(models[0]), "dr\u00e9w V;PTS", *options]) == 0
-    note = "note: the model has not met 2 of the 7 tokens of the input."
+    note = "note: the model does not know 2 of the 7 tokens of the input."
     assert note in capsys.readouterr().err
 
 
@@ -292,12 +323,12 @@ def test_unknown_tokens_are_as_loud_as_the_certificate(models, monkeypatch, caps
     page = tmp_path / "page.html"
     options = ["--max-length", "3", "--limit", "5", "--device", "cpu", "--html", str(page)]
     assert cli.main(["explain", str(models[0]), "dr\u00e9w V;PTS", *options]) == 0
-    said = "The model has not met 2 of the 7 tokens of the input: PTS, \u00e9."
+    said = "The model does not know 2 of the 7 tokens of the input: PTS, \u00e9."
     assert said in capsys.readouterr().out
     assert said in page.read_text(encoding="utf-8")
     data = "dr\u00e9\u00e9w\tV;PST\ndraw\tV;PST\n"
     code, lines, errors = predict(monkeypatch, capsys, data, models[0], "--json")
-    assert (code, errors) == (0, "line 1: the model has not met \u00e9.\n")
+    assert (code, errors) == (0, "line 1: the model does not know \u00e9.\n")
     first, second = map(json.loads, lines)
     assert first["unknown"] == ["\u00e9", "\u00e9"]
     assert "unknown" not in second

@@ -45,7 +45,7 @@ def test_training_prints_progress_and_a_summary(
     assert "going on from step 30" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", _loading.EXAMPLES)
+@pytest.mark.parametrize("name", _loading.TASKS)
 def test_examples_are_printed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--example", name]) == 0
     assert capsys.readouterr().out == _loading.example(name)
@@ -57,6 +57,14 @@ def test_examples_are_printed(name: str, capsys: pytest.CaptureFixture[str]) -> 
         ([], "name a configuration file; `--example` prints one"),
         (["{config}", "model.layers=x"], "model.layers: must be an integer, got 'x'"),
         (["{config}", "nonsense"], "an override is `section.key=value`"),
+        (
+            ["model.layers=1", "{config}"],
+            "put the configuration file before the override 'model.layers=1'.",
+        ),
+        (
+            ["{config}", "training.batch_size=10000000000"],
+            "training.batch_size: must be less than or equal to 1000000, got 10000000000",
+        ),
         (["--example", "poetry"], "invalid choice: 'poetry'"),
     ],
 )

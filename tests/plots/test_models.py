@@ -60,7 +60,7 @@ def test_the_tree_has_every_node_and_probability():
 
 def test_a_tree_of_one_output():
     figure = plots.plot_hypotheses(Tree((), 1, 1, (Tree((*"draw", "end"), 1, 1),)))
-    assert texts(figure) == ["100.0%", "draw"]
+    assert texts(figure) == ["100%", "draw"]
 
 
 def test_words_are_kept_apart():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fenchel.seq2seq import Hypothesis, Result, Vocabulary
-from fenchel.seq2seq.data._vocabulary import BOS, EOS, words_of
+from fenchel.seq2seq.data._vocabulary import BOS, EOS, content_ids
 from fenchel.seq2seq.models._ensemble import ROUNDING
 
 FIRST = 4
@@ -111,14 +111,14 @@ class Pieces(Vocabulary):
 
     Args:
         pieces: those of the tokens from `FIRST` on.
-        grows: what it says of itself.
+        is_prefix_monotone: what it says of itself.
     """
 
-    grows = True
+    is_prefix_monotone = True
 
-    def __init__(self, pieces: list[str], grows: bool = True) -> None:
+    def __init__(self, pieces: list[str], is_prefix_monotone: bool = True) -> None:
         self.pieces = ["", "", "", "?", *pieces]
-        self.grows = grows
+        self.is_prefix_monotone = is_prefix_monotone
 
     @property
     def size(self) -> int:
@@ -131,7 +131,7 @@ class Pieces(Vocabulary):
         return [self.pieces[index] for index in ids]
 
     def decode(self, ids) -> str:
-        return "".join(self.tokens(words_of(ids)))
+        return "".join(self.tokens(content_ids(ids)))
 
     def to_json(self):
         return {"pieces": self.pieces}

@@ -127,6 +127,7 @@ def real(
     elif least <= float(value) <= most and float(value) > above and math.isfinite(value):
         return
     bounds = [
+        "" if math.isfinite(value) else "finite",
         f"at least {least:g}" if least > -math.inf else "",
         f"greater than {above:g}" if above > -math.inf else "",
         f"at most {most:g}" if most < math.inf else "",

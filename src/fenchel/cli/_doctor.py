@@ -19,11 +19,11 @@ SEQ2SEQ = (
     "pydantic", "rich", "rouge_score", "sacrebleu", "safetensors", "sentencepiece", "tensorboardX",
     "yaml",
 )  # fmt: skip
-"""What the extra of that name brings, as it is imported."""
+"""The modules that the extra `seq2seq` installs."""
 
 
 class Finding(NamedTuple):
-    """One line of the report, and what to do if something is missing."""
+    """One line of the report; `remedy` is empty if nothing is missing."""
 
     subject: str
     state: str
@@ -32,7 +32,7 @@ class Finding(NamedTuple):
 
 
 def run() -> int:
-    """Prints the report; 0 when the package is usable."""
+    """Prints the report; returns 0 if the package is usable."""
     extras = [_matplotlib(), _seq2seq()]
     findings = [*_versions(), _native_library(), *_devices(), *extras, _self_test()]
     width = max(len(finding.subject) for finding in findings)
@@ -91,7 +91,7 @@ def _seq2seq() -> Finding:
 
 
 def _self_test() -> Finding:
-    """Whether a mapping gives the right answer here."""
+    """Whether a mapping is correct on every device."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     for device in devices:
         y = get("sparsemax")(torch.tensor([1.0, 0.5, -1.0], device=device))

@@ -1,4 +1,4 @@
-"""`fenchel evaluate`: how good, how sparse and how certain a model's outputs are."""
+"""`fenchel evaluate`: the scores of a model's outputs, their sparsity and their certificates."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._atomic import check_writable, write_text
+from .._choices import TASKS
 from ._models import add_ensemble, add_limits, add_search, trained
 
 if TYPE_CHECKING:
     from ..seq2seq.data._readers import Malformed, Pair
     from ..seq2seq.decoding._evaluation import Evaluation
-
-TASKS = ("inflection", "translation", "summarization")
 
 
 def add(commands: Any, epilog: str) -> None:
@@ -25,11 +25,11 @@ def add(commands: Any, epilog: str) -> None:
         help="score a trained model on files, with its sparsity and certificates",
         description="Decodes files and scores the outputs: accuracy and edit distance for "
         "inflection (by language, and on average), BLEU and chrF by sacrebleu for translation, "
-        "ROUGE for summarization. An inflection with several accepted forms, on as many lines, "
-        "counts once, and each of them is right. Always prints how sparse the model is: the mean "
-        "numbers of nonzeros in attention and output when it is shown the references, and the "
-        "shares of inputs with a single hypothesis, with a certificate that none is better "
-        "(exact), and with all of the probability found (complete).",
+        "ROUGE for summarization. An inflection with several accepted forms, on several lines, "
+        "counts once, and each of its forms is correct. Also prints how sparse the model is: the "
+        "mean numbers of nonzeros in attention and output when it is given the references, and the "
+        "shares of inputs with a single hypothesis, with a proof that no output is more probable "
+        "(exact), and with a proof that all outputs were found (complete).",
         epilog=epilog,
     )
     add_ensemble(parser)
@@ -37,30 +37,31 @@ def add(commands: Any, epilog: str) -> None:
         "files",
         metavar="FILE",
         nargs="+",
-        help="inflection: files of lines `lemma TAB form TAB tags`; else a file of sources and "
-        "one of references, plain or gzip",
+        help="for inflection, files of lines `lemma TAB form TAB tags`; otherwise one file of "
+        "sources and one of references; plain or gzip",
     )
-    parser.add_argument("--task", choices=TASKS, help="default: what the model was trained for")
+    parser.add_argument("--task", choices=TASKS, help="default: the task of the model")
     parser.add_argument(
         "--language",
-        help="of inflection files; default: the model's, or the files' names if it knows several",
+        help="the language of inflection files; default: the model's, or the file names if the "
+        "model has several",
     )
     add_search(parser)
     add_limits(parser)
     parser.add_argument("--strict", action="store_true", help="a malformed line is an error")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--json-to", type=Path, metavar="PATH", help="write JSON here, too")
+    parser.add_argument("--json-to", type=Path, metavar="PATH", help="also write JSON to PATH")
     parser.add_argument(
         "--output",
         type=Path,
         metavar="PATH",
-        help="write the outputs here, too, one a line, without lines for pairs left out",
+        help="also write the outputs to PATH, one per line; malformed pairs have no line",
     )
     parser.set_defaults(run=lambda arguments: _run(parser, arguments))
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from ..seq2seq._files import writable, write_json, write_text
+    from ..seq2seq._files import write_json
     from ..seq2seq.data._inflection import only_language
     from ..seq2seq.data._readers import Malformed
     from ..seq2seq.decoding._evaluation import evaluate
@@ -68,12 +69,12 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if arguments.json_to:
         arguments.json_to.parent.mkdir(parents=True, exist_ok=True)
     for path in filter(None, (arguments.output, arguments.json_to)):
-        writable(path)
+        check_writable(path)
     folders = (arguments.model, *arguments.ensemble)
-    models, config, plan = trained(folders, arguments.device)
+    models, config, defaults = trained(folders, arguments.device)
     task = arguments.task or config.get("data", {}).get("task")
     if task not in TASKS:
-        parser.error(f"say `--task`: {arguments.model} does not.")
+        parser.error(f"add `--task`: {arguments.model} does not name its task.")
     if task != "inflection" and len(arguments.files) != 2:
         parser.error(f"{task} takes two files, sources and references.")
     malformed = Malformed(skip=not arguments.strict)
@@ -85,10 +86,10 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         models,
         pairs,
         task,
-        batch_size=arguments.batch_size or plan.batch_size,
+        batch_size=arguments.batch_size or defaults.batch_size,
         method=arguments.method,
-        beam=arguments.beam or plan.beam,
-        max_length=arguments.max_length or plan.max_length,
+        beam=arguments.beam or defaults.beam,
+        max_length=arguments.max_length or defaults.max_length,
     )
     if arguments.output:
         write_text(arguments.output, "".join(f"{line}\n" for line in evaluation.outputs))
@@ -111,7 +112,7 @@ def _pairs(
 
 
 def table(evaluation: Evaluation) -> str:
-    """The scores, by language where there are several, and the sparsity, in columns."""
+    """The scores, also by language if there are several, and the sparsity, in columns."""
     lines = []
     if len(evaluation.languages) > 1:
         width = max(map(len, evaluation.languages))

@@ -17,21 +17,22 @@ from . import _demo, _doctor, _evaluate, _explain, _predict, _train
 from ._parser import Parser
 
 EXIT_CODES = "exit codes: 0 success, 1 failure (the reason is on stderr), 2 wrong usage, 130 Ctrl-C"
-LESS = {
+MEMORY_REMEDIES = {
     "train": " Lower training.batch_size, or set training.cuda_graphs=false.",
     "predict": " Lower --batch-size.",
     "evaluate": " Lower --batch-size.",
 }
-"""What takes less memory."""
-CPU_MEMORY = "DefaultCPUAllocator: can't allocate memory"
-"""What PyTorch says where the machine's memory, not a GPU's, is used up."""
+"""What to do if a command runs out of memory."""
+CPU_OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+"""Part of PyTorch's message when the CPU runs out of memory."""
+BROKEN_PIPE = "the reader of the output closed it before everything was written."
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="fenchel",
         description="Sparse and structured alternatives to softmax for PyTorch. Begin with "
-        "`fenchel demo`; `fenchel COMMAND --help` says more of each command.",
+        "`fenchel demo`; `fenchel COMMAND --help` describes each command.",
         epilog=EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"fenchel {__version__}")
@@ -41,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
         "doctor",
         help="report versions, the native library, threads, Triton and the GPU",
         description="Reports what fenchel runs on, what is missing, and what to do about it. "
-        "Exits with 0 when the package is usable, be it on its slower references.",
+        "Exits with 0 if the package is usable, also without its fast kernels.",
         epilog=EXIT_CODES,
     )
     doctor.set_defaults(run=lambda arguments: _doctor.run())
@@ -54,43 +55,41 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _remedy(command: str, error: Exception) -> str:
-    """What to install, where a package is missing that an extra brings, and what to lower, where
-    memory is used up."""
-    if isinstance(error, torch.cuda.OutOfMemoryError) or CPU_MEMORY in str(error):
-        return LESS.get(command, "")
+    """What to do about an error: lower a size, install a missing package, or nothing."""
+    if isinstance(error, torch.cuda.OutOfMemoryError) or CPU_OUT_OF_MEMORY in str(error):
+        return MEMORY_REMEDIES.get(command, "")
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     return "; install it with pip install 'fenchel[seq2seq]'" if name in _doctor.SEQ2SEQ else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit code; usage errors exit with 2.
+    """Runs a command and returns its exit code; wrong usage exits with 2.
 
     Args:
-        argv: the words after `fenchel`; by default the process's own.
+        argv: the words after `fenchel`; by default those of the process.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a mark that a terminal lacks ends no training
+    if isinstance(sys.stdout, io.TextIOWrapper):  # characters that the terminal lacks are escaped
         sys.stdout.reconfigure(errors="backslashreplace")
     arguments = _parser().parse_args(argv)
     try:
         code = arguments.run(arguments)
         if sys.stdout is not None:
-            sys.stdout.flush()  # while a full disk can still be told
+            sys.stdout.flush()  # while a full disk can still be reported
         return code
     except KeyboardInterrupt:
         print(f"fenchel {arguments.command}: stopped", file=sys.stderr)
         return STOPPED
-    except BrokenPipeError:  # whoever read the output has had enough
-        _drop_output()
-        return 1
     except (ImportError, OSError, ValueError, RuntimeError) as error:
         _drop_output()
         command = arguments.command
-        print(f"fenchel {command}: error: {error}{_remedy(command, error)}", file=sys.stderr)
+        reason = BROKEN_PIPE if isinstance(error, BrokenPipeError) else error
+        with contextlib.suppress(BrokenPipeError):  # standard error may be the same pipe
+            print(f"fenchel {command}: error: {reason}{_remedy(command, error)}", file=sys.stderr)
         return 1
 
 
 def _drop_output() -> None:
-    """Forgets output that cannot be written, lest Python tries again at its end and fails."""
+    """Drops output that cannot be written; otherwise Python tries again at exit, and fails."""
     if sys.stdout is None:
         return
     try:

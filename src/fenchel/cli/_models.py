@@ -1,4 +1,4 @@
-"""What the commands that use trained models share: their options, and the models themselves."""
+"""Trained models for the commands that use them: their options, and how they are loaded."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _checks
+from .._choices import DEVICES, SEARCH_METHODS
 
 if TYPE_CHECKING:
     from ..seq2seq import Seq2Seq
@@ -15,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class Trained(NamedTuple):
-    """Models that decode as one, the first one's configuration, and how it plans to search."""
+    """The models of an ensemble, and the configuration of the first one."""
 
     models: list[Seq2Seq]
     config: dict[str, Any]
-    plan: SearchConfig
+    search: SearchConfig
 
 
 def positive(text: str) -> int:
-    """A positive whole number of the command line."""
+    """The type of an option for a positive integer."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}.")
+        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}.")
     return int(text)
 
 
 def search_size(name: str) -> Callable[[str], int]:
-    """The type of an option for this size of a search."""
+    """The type of an option for this size of a search, which has an upper bound."""
 
     def positive_and_bounded(text: str) -> int:
         value = positive(text)
@@ -42,7 +43,7 @@ def search_size(name: str) -> Callable[[str], int]:
 
 
 def add_ensemble(parser: argparse.ArgumentParser) -> None:
-    """Adds the model, and others to average it with."""
+    """Adds the model, and the other models of an ensemble."""
     parser.add_argument("model", metavar="MODEL", type=Path, help="the folder of a trained model")
     parser.add_argument(
         "--ensemble",
@@ -50,8 +51,8 @@ def add_ensemble(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="another model, with the same vocabularies, whose probabilities are averaged with "
-        "those of the first; may be given again",
+        help="another model with the same vocabularies, whose probabilities are averaged with "
+        "those of the first; may be repeated",
     )
 
 
@@ -59,22 +60,23 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     """Adds the options of a search in batches."""
     parser.add_argument(
         "--method",
-        choices=("beam", "greedy", "exhaustive"),
+        choices=SEARCH_METHODS,
         default="beam",
-        help="greedy follows the most probable token, exhaustive everything, up to 1000 at a time "
-        "(default: beam)",
+        help="greedy keeps the most probable token, exhaustive every hypothesis, up to 1000 of an "
+        "input (default: beam)",
     )
     parser.add_argument(
         "--beam",
         type=search_size("beam"),
         metavar="N",
-        help="hypotheses kept at a time; default: the model's `search.beam`",
+        help="live hypotheses kept for an input; default: the model's `search.beam`",
     )
     parser.add_argument(
         "--batch-size",
         type=search_size("batch_size"),
         metavar="N",
-        help="the most inputs decoded at once",
+        help="the largest number of inputs decoded at once; default: the model's "
+        "`search.batch_size`",
     )
 
 
@@ -84,29 +86,30 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         "--max-length",
         type=search_size("max_length"),
         metavar="N",
-        help="the most tokens of an output; default: the model's `search.max_length`",
+        help="the largest number of tokens of an output; default: the model's `search.max_length`",
     )
     parser.add_argument(
         "--device",
-        choices=("auto", "cpu", "cuda"),
+        choices=DEVICES,
         default="auto",
-        help="auto is a GPU where there is one",
+        help="auto takes a GPU if there is one (default: auto)",
     )
 
 
 def trained(folders: Sequence[Path], device: str) -> Trained:
-    """Loads models that must fit together.
+    """Loads the models of an ensemble, each folder once.
 
     Raises:
         FileNotFoundError, ValueError: if one is missing, damaged, or has another vocabulary.
     """
     from ..seq2seq.config._schema import SearchConfig
     from ..seq2seq.models._ensemble import Ensemble
-    from ..seq2seq.models._folder import load, read_config, section
+    from ..seq2seq.models._folder import load_with_config, section
     from ..seq2seq.training._distributed import device_of
 
-    place = device_of(device)
-    models = [load(folder, place) for folder in folders]
-    Ensemble(models)  # which checks the vocabularies before any input is read
-    config = read_config(folders[0])
+    torch_device = device_of(device)
+    loaded = {folder: load_with_config(folder, torch_device) for folder in dict.fromkeys(folders)}
+    models = [loaded[folder][0] for folder in folders]
+    Ensemble(models)  # checks the vocabularies before any input is read
+    config = loaded[folders[0]][1]
     return Trained(models, config, section(folders[0], config, "search", SearchConfig))

@@ -1,4 +1,4 @@
-"""The parser of the command line, which takes options anywhere among the words."""
+"""The parser of the command line, which accepts options anywhere among the other words."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose last positional argument, if it takes any number of words, takes those after
-    an option, too; argparse ends them there."""
+    """A parser that accepts options between the words of its last positional argument.
+
+    If that argument takes any number of words, argparse itself ends them at the first option.
+    """
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

@@ -1,4 +1,4 @@
-"""`fenchel predict`: outputs for the lines of standard input, in their order."""
+"""`fenchel predict`: the outputs for the lines of standard input, in their order."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ._arrivals import arrivals
 from ._models import add_limits, add_search, search_size, trained
 
 if TYPE_CHECKING:
     from ..seq2seq import Hypothesis, Result, Seq2Seq
-
-LONGEST = 100_000
-"""Bytes of a line beyond which it is not read."""
 
 
 def add(commands: Any, epilog: str) -> None:
@@ -27,16 +23,15 @@ def add(commands: Any, epilog: str) -> None:
     parser = commands.add_parser(
         "predict",
         help="read inputs from standard input and write outputs to standard output",
-        description="Reads inputs from standard input, one a line (for inflection `lemma TAB "
-        "tags`, and after them `TAB language` where the model knows several), and writes the most "
-        "probable output of each, in their order, once no more lines are at hand, so that a "
-        "program may write one and wait for its answer. With --certificate "
-        "or --nbest, lines have columns between tabs: the number of the input (--nbest), the "
+        description="Reads inputs from standard input, one per line (for inflection `lemma TAB "
+        "tags`, or `lemma TAB tags TAB language` if the model has several languages), and writes "
+        "the most probable output of each, in the same order. It answers as soon as no more lines "
+        "are waiting, so a program may write a line and wait for its answer. With --certificate or "
+        "--nbest, the columns, separated by tabs, are the number of the input (--nbest), the "
         "output, its probability, and the certificate (--certificate): complete, all outputs of "
         "nonzero probability were found, written or not; exact, no output is more probable than "
-        "the first; or none. With --json, one object a line. A line that cannot be read is "
-        "reported on standard error, has an empty output, and makes the exit code 1 once all "
-        "others are done. "
+        "the first; or none. With --json, each line is an object. A line that cannot be read is "
+        "reported on standard error, and its output is empty; the exit code is then 1. "
         "Example: printf 'draw\\tV;PST\\n' | fenchel predict MODEL --nbest 3 --certificate",
         epilog=epilog,
     )
@@ -49,21 +44,24 @@ def add(commands: Any, epilog: str) -> None:
         "probabilities",
     )
     parser.add_argument(
-        "--nbest", type=search_size("nbest"), metavar="N", help="the most outputs of an input"
+        "--nbest",
+        type=search_size("nbest"),
+        metavar="N",
+        help="the largest number of outputs of an input",
     )
-    parser.add_argument("--certificate", action="store_true", help="say what the search proved")
+    parser.add_argument("--certificate", action="store_true", help="write what the search proved")
     parser.add_argument(
         "--json",
         action="store_true",
-        help="write JSON lines: line, input, unknown (what of it the model has not met), and "
-        "outputs (text, probability, finished, and tokenizations where several spell the text) or "
-        "an error",
+        help="write JSON lines: line, input, unknown (its parts that the model does not know), and "
+        "outputs (text, probability, finished, and tokenizations if several spell the text) or an "
+        "error",
     )
     parser.add_argument(
         "--attention",
         action="store_true",
-        help="add the source's tokens, and for each output its tokens and its attention: of every "
-        "token and the end, of every head, a weight for each source token; needs --json",
+        help="add the tokens of the source, and the tokens and the attention of each output: for "
+        "every token and the end, and for every head, a weight for each source token; needs --json",
     )
     add_search(parser)
     add_limits(parser)
@@ -72,7 +70,7 @@ def add(commands: Any, epilog: str) -> None:
 
 @dataclass(frozen=True)
 class Line:
-    """An input: its number, its text, what is wrong with it, and what the model has not met."""
+    """An input: its line number, its text, an error, and its parts that the model does not know."""
 
     number: int
     text: str
@@ -87,15 +85,15 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         parser.error("--attention needs --json.")
     if sys.stdin is None or sys.stdout is None:
         raise OSError("standard input and standard output must be open.")
-    if isinstance(sys.stdout, io.TextIOWrapper):  # as the input is, whatever the locale says
+    if isinstance(sys.stdout, io.TextIOWrapper):  # like the input, in any locale
         sys.stdout.reconfigure(encoding="utf-8")
-    models, _, plan = trained(arguments.models, arguments.device)
-    size = arguments.batch_size or plan.batch_size
-    beam = arguments.beam or plan.beam
+    models, _, defaults = trained(arguments.models, arguments.device)
+    size = arguments.batch_size or defaults.batch_size
+    beam = arguments.beam or defaults.beam
     width = max(beam, arguments.nbest or 1)
-    bad = 0
+    num_errors = 0
     if sys.stdin.isatty():
-        print("Type inputs, one a line; Ctrl-D on an empty line ends.", file=sys.stderr)
+        print("Type inputs, one per line; Ctrl-D on an empty line ends.", file=sys.stderr)
     stream = cast(io.BufferedIOBase, sys.stdin.buffer)
     for block in _blocks(stream, models[0], size):
         results = decode(
@@ -105,67 +103,62 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             method=arguments.method,
             beam=width,
             nbest=width if arguments.method == "beam" else None,
-            max_length=arguments.max_length or plan.max_length,
+            max_length=arguments.max_length or defaults.max_length,
             attention=arguments.attention,
         )
         rest = iter(results)
         for line in block:
             result = None if line.error else next(rest)
-            bad += result is None
+            num_errors += result is None
             _write(line, result, models[0], arguments)
         sys.stdout.flush()
-    if bad:
-        print(f"fenchel predict: error: {bad} lines could not be read.", file=sys.stderr)
-    return 1 if bad else 0
+    if num_errors:
+        print(f"fenchel predict: error: {num_errors} lines could not be read.", file=sys.stderr)
+    return 1 if num_errors else 0
 
 
 def _blocks(stream: io.BufferedIOBase, model: Seq2Seq, size: int) -> Iterator[list[Line]]:
-    """The lines that have arrived, so many at most, checked; what is wrong with one is said."""
-    from ..seq2seq.explanations._explain import listed
+    """The lines of a stream in blocks of up to `size`; a block ends when the stream is idle.
+
+    What is wrong with a line is printed to standard error.
+    """
+    from ..seq2seq.data._lines import live_lines
+    from ..seq2seq.explanations._explain import name_parts
 
     block: list[Line] = []
-    for line in _lines(stream):
-        if line is not None:
-            checked = line if line.error else _checked(line, model)
-            if checked.error:
-                print(f"line {checked.number}: {checked.error}", file=sys.stderr)
-            if checked.unknown:
-                parts = f"the model has not met {listed(checked.unknown)}."
-                print(f"line {checked.number}: {parts}", file=sys.stderr)
-            block.append(checked)
-        if block and (line is None or len(block) == size):
+    number = 0
+    for raw in live_lines(stream):
+        if raw is not None:
+            number += 1
+            line = _parse(raw, number, model)
+            if line.error:
+                print(f"line {number}: {line.error}", file=sys.stderr)
+            if line.unknown:
+                names = name_parts(line.unknown)
+                print(f"line {number}: the model does not know {names}.", file=sys.stderr)
+            block.append(line)
+        if block and (raw is None or len(block) == size):
             yield block
             block = []
     if block:
         yield block
 
 
-def _lines(stream: io.BufferedIOBase) -> Iterator[Line | None]:
-    """The lines of a stream, and None whenever it is idle."""
-    number = 0
-    for data in arrivals(stream, LONGEST):
-        if data is None:
-            yield None
-            continue
-        number += 1
-        if len(data) > LONGEST:
-            yield Line(number, "", f"longer than {LONGEST} bytes.")
-            continue
-        try:
-            coding = "utf-8-sig" if number == 1 else "utf-8"
-            yield Line(number, data.decode(coding).rstrip("\r"))
-        except UnicodeDecodeError as error:
-            yield Line(number, "", f"not UTF-8: {error.reason} at byte {error.start}.")
+def _parse(raw: bytes, number: int, model: Seq2Seq) -> Line:
+    """A line, or an error if it is not text or the vocabulary cannot encode it."""
+    from ..seq2seq.data._lines import decode_line
 
-
-def _checked(line: Line, model: Seq2Seq) -> Line:
     try:
-        empty = not model.source.encode(line.text)
+        text = decode_line(raw, number)
     except ValueError as error:
-        return Line(line.number, line.text, str(error))
-    if empty:
-        return Line(line.number, line.text, "the line is empty.")
-    return Line(line.number, line.text, unknown=tuple(model.source.unknown(line.text)))
+        return Line(number, "", f"{error}.")
+    try:
+        is_empty = not model.source.encode(text)
+    except ValueError as error:
+        return Line(number, text, str(error))
+    if is_empty:
+        return Line(number, text, "the line is empty.")
+    return Line(number, text, unknown=tuple(model.source.unknown(text)))
 
 
 def _write(line: Line, result: Result | None, model: Seq2Seq, arguments: Any) -> None:
@@ -178,14 +171,9 @@ def _write(line: Line, result: Result | None, model: Seq2Seq, arguments: Any) ->
     for row in rows:
         columns = [str(line.number)] if arguments.nbest else []
         columns += row if arguments.nbest or arguments.certificate else row[:1]
-        columns += [_certificate(result)] if arguments.certificate else []
+        if arguments.certificate:
+            columns.append(result.certificate if result else "none")
         print("\t".join(columns))
-
-
-def _certificate(result: Result | None) -> str:
-    if result is None or not result.exact:
-        return "none"
-    return "complete" if result.complete else "exact"
 
 
 def _record(

@@ -1,5 +1,4 @@
-"""Progress of a training on the terminal: a bar with the rate and the time left, and a line for
-every validation."""
+"""The progress of a training on the terminal: a bar, and a line for every validation."""
 
 from __future__ import annotations
 
@@ -22,10 +21,10 @@ from ..seq2seq.training._validation import Metrics
 
 
 class Progress(Callback):
-    """Prints a bar where there is a terminal, and a line for every validation.
+    """Shows a bar if there is a terminal, and prints a line for every validation.
 
     Args:
-        every: of how many validations one has its line.
+        every: prints only every n-th validation.
     """
 
     def __init__(self, every: int = 1) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-import tempfile
 from pathlib import Path
 
 import torch
 
 from .. import plots
+from .._atomic import atomic_write, check_writable
 from ..mappings import AbstractMapping
 
 FORMATS = (".png", ".pdf", ".svg")
@@ -18,7 +17,7 @@ TARGET = 0
 
 
 def picture_path(text: str) -> Path:
-    """A path of the command line that ends in a format of pictures."""
+    """The type of an option for a picture's path, which ends in a known format."""
     path = Path(text)
     if path.suffix.lower() not in FORMATS:
         raise argparse.ArgumentTypeError(f"must end in {', '.join(FORMATS)}, got {text!r}.")
@@ -26,7 +25,7 @@ def picture_path(text: str) -> Path:
 
 
 def run(output: Path) -> int:
-    """Prints the table, writes the picture, and says where it is."""
+    """Prints the table, writes the picture, and prints its path."""
     print(_table())
     write(output)
     print(f"\nThe picture of all mappings is in {output}.")
@@ -42,9 +41,9 @@ def _table() -> str:
     lines.insert(1, "─" * len(lines[0]))
     notes = (
         "Each row holds the weights that a mapping gives to the scores in the first line; a dot is",
-        "exactly zero. The support is the number of nonzeros; max_Ω the regularized maximum, whose",
-        "gradient is the row; the loss is the Fenchel-Young loss against the first entry (against",
-        "the first k for ksubset), whose gradient is the row less the target.",
+        "exactly zero. support: the number of nonzeros. max_Ω: the regularized maximum, whose",
+        "gradient is the row. loss: the Fenchel-Young loss with the first entry as the target (the",
+        "first k for ksubset), whose gradient is the row minus the target.",
     )
     return "\n".join([*lines, "", *notes])
 
@@ -69,34 +68,15 @@ def _weights(values: torch.Tensor) -> str:
 
 def _line(row: tuple[str, ...], widths: list[int]) -> str:
     name, *numbers = (
-        f"{word:<{width}}" if place == 0 else f"{word:>{width}}"
-        for place, (word, width) in enumerate(zip(row, widths, strict=True))
+        f"{word:<{width}}" if column == 0 else f"{word:>{width}}"
+        for column, (word, width) in enumerate(zip(row, widths, strict=True))
     )
     return "  ".join([name, *numbers])
 
 
 def write(output: Path) -> None:
-    """Draws the gallery into `output`, which is never seen half written."""
-    folder = output.parent
-    if not folder.is_dir():
-        raise FileNotFoundError(f"the folder {folder} does not exist; create it first.")
-    if output.is_dir():
-        raise IsADirectoryError(f"{output} is a folder; name a file in it.")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(f"the folder {folder} is not writable; choose another.")
+    """Draws the gallery into a file, atomically."""
+    check_writable(output)
     figure = plots.gallery()
-    handle, name = tempfile.mkstemp(prefix=".fenchel-", suffix=output.suffix, dir=folder)
-    os.close(handle)
-    try:
-        figure.savefig(name, format=output.suffix[1:].lower(), dpi=110)
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, output)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    with atomic_write(output) as new:
+        figure.savefig(new, format=output.suffix[1:].lower(), dpi=110)

@@ -1,16 +1,17 @@
-"""`fenchel train`: trains a model as a configuration file says, and goes on where it was left."""
+"""`fenchel train`: trains a model from a configuration file, or resumes its training."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .._choices import TASKS
 
 if TYPE_CHECKING:
     from ..seq2seq.training._callback import Summary
-
-EXAMPLES = ("inflection", "translation", "summarization")
 
 
 def add(commands: Any, epilog: str) -> None:
@@ -18,12 +19,12 @@ def add(commands: Any, epilog: str) -> None:
     parser = commands.add_parser(
         "train",
         help="train a sequence-to-sequence model from a configuration file",
-        description="Trains a sequence-to-sequence model as a configuration file says. Begin with "
-        "one that ships, which explains every key: `fenchel train --example inflection > "
-        "config.yaml`; then `fenchel train config.yaml`. The folder `training.folder` gets the "
-        "best model (for predict, evaluate and explain), the last checkpoint, and the log as "
-        "log.csv and for TensorBoard. Stopped at any moment and given again, the same command "
-        "goes on from the last checkpoint. Several processes train one model together with "
+        description="Trains a sequence-to-sequence model from a configuration file. Begin with an "
+        "example, which explains every key: `fenchel train --example inflection > config.yaml`; "
+        "then `fenchel train config.yaml`. The folder `training.folder` gets the best model (for "
+        "predict, evaluate and explain), the last checkpoint, and the log as log.csv and for "
+        "TensorBoard. The same command resumes a training that was stopped, from its last "
+        "checkpoint. Several processes train one model together with "
         "`torchrun --nproc-per-node N -m fenchel train config.yaml`.",
         epilog=epilog,
     )
@@ -32,20 +33,20 @@ def add(commands: Any, epilog: str) -> None:
         "overrides",
         nargs="*",
         metavar="KEY=VALUE",
-        help="a value instead of the file's, such as model.layers=1 or training.batch_size=64",
+        help="overrides a value of the file, for example model.layers=1 or training.batch_size=64",
     )
     parser.add_argument(
         "--example",
-        choices=EXAMPLES,
-        help="print the commented configuration file of a task, and end",
+        choices=TASKS,
+        help="print the commented configuration file of a task, and exit",
     )
     parser.add_argument(
-        "--quiet", action="store_true", help="print the summary, and what was left out, alone"
+        "--quiet", action="store_true", help="print only the summary, and which data were left out"
     )
     parser.add_argument(
         "--allow-changed-data",
         action="store_true",
-        help="go on with a training though the pairs in its files are not those it began with",
+        help="resume a training although the pairs in its files have changed",
     )
     parser.set_defaults(run=lambda arguments: _run(parser, arguments))
 
@@ -60,6 +61,8 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         return 0
     if not arguments.config:
         parser.error("name a configuration file; `--example` prints one to begin with.")
+    if "=" in arguments.config and not Path(arguments.config).exists():
+        parser.error(f"put the configuration file before the override {arguments.config!r}.")
     try:
         config = _loading.load_config(arguments.config, arguments.overrides)
     except _loading.ConfigError as error:
@@ -80,7 +83,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 
 def _report(summary: Summary) -> str:
-    """How training ended, in words."""
+    """The summary of a training, in words."""
     metrics = summary.metrics
     return "\n".join(
         [

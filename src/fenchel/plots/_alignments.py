@@ -1,4 +1,4 @@
-"""Which words of one sentence go with which of another."""
+"""Alignments of the words of two sentences as heat maps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from . import _style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ACROSS = 3
-"""How many panels stand side by side."""
+MAX_COLUMNS = 3
+"""How many panels are side by side."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,11 +24,11 @@ class Alignment:
 
     Args:
         title: of the panel.
-        weights: (m, n), from 0 to 1; exact zeros stay white, all else has a border.
+        weights: (m, n), from 0 to 1; exact zeros stay white, all other cells have a border.
         rows: m words.
         columns: n words.
-        structures: (K, m), the column of each row in a few structures, −1 for none, as
-            `Posterior.codes` of a `Sequence` or a `Matching` has them; drawn as paths.
+        structures: (K, m), the column of each row in K structures, −1 for none, drawn as paths;
+            for example `Posterior.codes` of a `Sequence` or a `Matching`.
         strengths: (K,), their weights.
     Raises:
         ValueError: for weights of another shape.
@@ -48,12 +48,12 @@ class Alignment:
 
 
 def plot_alignments(panels: Sequence[Alignment]) -> Figure:
-    """Heat maps of alignments side by side, with the structures that they come from as paths.
+    """Draws alignments as heat maps, with the structures that they come from as paths.
 
     Args:
         panels: one or more.
     Returns:
-        A figure of matplotlib's.
+        A figure; `figure.savefig("alignments.svg")` writes it.
     Raises:
         ImportError: if matplotlib is not installed.
         ValueError: if there is no panel.
@@ -63,11 +63,11 @@ def plot_alignments(panels: Sequence[Alignment]) -> Figure:
     """
     if not panels:
         raise ValueError("`panels` must hold at least one alignment, got none.")
-    widest = max(len(panel.columns) for panel in panels)
-    tallest = max(len(panel.rows) for panel in panels)
-    across = min(len(panels), ACROSS)
+    max_columns = max(len(panel.columns) for panel in panels)
+    max_rows = max(len(panel.rows) for panel in panels)
+    across = min(len(panels), MAX_COLUMNS)
     down = -(-len(panels) // across)
-    figure = _style.new_figure((1.6 + 0.36 * widest) * across, (1.7 + 0.36 * tallest) * down)
+    figure = _style.new_figure((1.6 + 0.36 * max_columns) * across, (1.7 + 0.36 * max_rows) * down)
     grid = list(figure.subplots(down, across, squeeze=False).flat)
     for axes, panel in zip(grid, panels, strict=False):
         _draw(axes, panel)
@@ -95,12 +95,12 @@ def _draw(axes: Any, panel: Alignment) -> None:
 
 
 def _paths(axes: Any, structures: Tensor, strengths: Tensor) -> None:
-    """Lines through the cells of each structure, the wider the heavier it is."""
+    """Draws a line through the cells of each structure, as wide as its weight."""
     order = strengths.argsort(descending=True).tolist()
-    for place, index in enumerate(order):
+    for rank, index in enumerate(order):
         strength = float(strengths[index])
         if strength > 0:
             rows = (structures[index] >= 0).nonzero().flatten()
-            colour = _style.COLOURS[1 + place % (len(_style.COLOURS) - 1)]
+            colour = _style.COLOURS[1 + rank % (len(_style.COLOURS) - 1)]
             columns = structures[index][rows].tolist()
             axes.plot(columns, rows.tolist(), color=colour, linewidth=0.6 + 2 * strength, alpha=0.8)

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 SHADES = "Blues"
 CELL = 0.36
-"""Inches of a cell."""
+"""The side of a cell, in inches."""
 
 
 def plot_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]) -> Figure:
     """Draws attention weights: a row for each target token, a column for each source token.
 
-    Nonzero weights are outlined, neighbours with the same weight as one segment; segments of a row
-    that share a weight have the same letter. A weight of exactly zero leaves its cell empty.
+    Nonzero weights are outlined; neighbours of equal weight form one segment. Segments of a row
+    with equal weights have the same letter. A weight of exactly zero leaves its cell empty.
 
     Args:
         weights: (T, S), or (T, heads, S), of which the mean over heads is drawn.
@@ -45,7 +45,7 @@ def plot_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]
     References: peters2019sparse, niculae2017regularized.
     """
     _checks.dense_floats("weights", weights)
-    weights = weights.detach().cpu().double()  # in which the mean of the least number is not zero
+    weights = weights.detach().cpu().double()  # where the mean of denormals is not zero
     if weights.ndim == 3:
         weights = weights.mean(1)
     if tuple(weights.shape) != (len(target), len(source)):
@@ -53,9 +53,9 @@ def plot_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]
             f"`weights` must have a row for each of {len(target)} target tokens and a column for "
             f"each of {len(source)} source tokens, got shape {tuple(weights.shape)}."
         )
-    longest = [max(map(len, words), default=0) * 0.09 for words in (target, source)]
+    widths = [max(map(len, words), default=0) * 0.09 for words in (target, source)]
     figure = _style.new_figure(
-        1.6 + longest[0] + CELL * len(source), 0.7 + longest[1] + CELL * len(target)
+        1.6 + widths[0] + CELL * len(source), 0.7 + widths[1] + CELL * len(target)
     )
     axes = figure.subplots()
     shown = weights.masked_fill(weights <= 0, torch.nan)
@@ -65,11 +65,11 @@ def plot_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]
             axes.add_patch(_outline(row, first, last))
             if letter:
                 colour = "white" if entries[first] > 0.5 else _style.COLOURS[2]
-                place = ((first + last) / 2, row)
+                center = ((first + last) / 2, row)
                 axes.annotate(
-                    letter, place, color=colour, fontsize="small", ha="center", va="center"
+                    letter, center, color=colour, fontsize="small", ha="center", va="center"
                 )
-    axes.set_xticks(range(len(source)), source, rotation=90 if longest[1] > 0.2 else 0)
+    axes.set_xticks(range(len(source)), source, rotation=90 if widths[1] > 0.2 else 0)
     axes.set_yticks(range(len(target)), target)
     axes.xaxis.tick_top()
     axes.tick_params(length=0, labelsize="small")
@@ -79,8 +79,10 @@ def plot_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]
 
 
 def _segments(weights: list[float]) -> Iterator[tuple[int, int, str]]:
-    """The first and the last place of neighbours with the same weight above zero, and the letter of
-    that weight if others further on have it, too, or nothing."""
+    """The first and the last column of each segment, and its letter.
+
+    The letter is empty if no other segment has the same weight.
+    """
     groups = [list(group) for _, group in groupby(enumerate(weights), key=lambda pair: pair[1])]
     segments = [(group[0][0], group[-1][0], group[0][1]) for group in groups if group[0][1] > 0]
     times = Counter(weight for _, _, weight in segments)

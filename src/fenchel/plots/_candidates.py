@@ -1,10 +1,11 @@
-"""Forced decoding: the short list of tokens that a model considers at each position."""
+"""Forced decoding: the tokens that a model considers at each position."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .._format import percent
 from . import _style
 
 if TYPE_CHECKING:
@@ -12,20 +13,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LINE = 0.24
-"""Inches of a line of text."""
+"""The height of a line of text, in inches."""
 
 
 class Choice(Protocol):
-    """One position: a `seq2seq.Position`, or anything with these."""
+    """One position: a `seq2seq.Position`, or any object with these properties."""
 
     @property
     def token(self) -> str:
-        """The reference's."""
+        """The token of the reference."""
         ...
 
     @property
     def probability(self) -> float:
-        """Of that token."""
+        """The probability of that token."""
         ...
 
     @property
@@ -37,8 +38,8 @@ class Choice(Protocol):
 def plot_candidates(positions: Sequence[Choice]) -> Figure:
     """Draws the candidates at every position of a reference, whose own tokens are bold.
 
-    Positions with a single candidate share a frame with their neighbours of that kind: there the
-    model would complete by itself. A token of the reference that has probability zero is red.
+    Neighbouring positions with a single candidate share a frame: the model would complete them by
+    itself. A token of the reference that has probability zero is red.
 
     Args:
         positions: `seq2seq.explain(…, reference=…).reference`.
@@ -65,11 +66,11 @@ def plot_candidates(positions: Sequence[Choice]) -> Figure:
     axes.set(xlim=(0, width), ylim=(LINE * deepest + 0.15, -0.15))
     axes.set_axis_off()
     x, begin = 0.15, None
-    for place, (column, size) in enumerate(zip(columns, widths, strict=True)):
+    for index, (column, size) in enumerate(zip(columns, widths, strict=True)):
         _write(axes, column, x, size)
         sure = len(column) == 1
         begin = x if begin is None or not sure else begin
-        joined = sure and place + 1 < len(columns) and len(columns[place + 1]) == 1
+        joined = sure and index + 1 < len(columns) and len(columns[index + 1]) == 1
         if not joined:
             axes.add_patch(_frame(begin, x + size, len(column)))
             begin = None
@@ -78,7 +79,7 @@ def plot_candidates(positions: Sequence[Choice]) -> Figure:
 
 
 def _column(position: Choice) -> list[tuple[str, float, str]]:
-    """Tokens, probabilities and how each is written."""
+    """Tokens, probabilities and the style of each."""
     rows = [(position.token, 0.0, "never")] if position.probability == 0 else []
     for token, p in position.candidates:
         own = (token, p) == (position.token, position.probability)
@@ -96,7 +97,7 @@ def _write(axes: Axes, column: list[tuple[str, float, str]], x: float, size: flo
         y = LINE * (line + 0.5)
         axes.text(x + 0.1, y, token, va="center", fontsize=9, **styles[kind])
         right = {"ha": "right", "va": "center", "fontsize": 7, "color": _style.GREY}
-        axes.text(x + size - 0.08, y, f"{p:.0%}" if p in (0, 1) else _style.percent(p), **right)
+        axes.text(x + size - 0.08, y, percent(p), **right)
 
 
 def _frame(left: float, right: float, lines: int) -> Any:

@@ -1,4 +1,4 @@
-"""The whole picture: every mapping as a curve on two scores and as a heat map on three."""
+"""The gallery: every mapping as a curve on two scores and as a heat map on three."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ COLUMNS = 5
 
 
 def gallery(mappings: Sequence[AbstractMapping] | None = None, points: int = 121) -> Figure:
-    """The papers' figures for any mappings: max_Ω and ŷ on [t, 0], and ŷ₂ on [t₁, t₂, 0].
+    """Draws mappings as the papers do: max_Ω and ŷ on [t, 0], and ŷ₂ on [t₁, t₂, 0].
 
     Args:
-        mappings: by default one of every registered kind. Those whose solutions do not sum to one
-            appear only as heat maps.
-        points: on a side of each heat map.
+        mappings: by default one of every registered kind. Mappings whose solutions do not sum to
+            one appear only as heat maps.
+        points: the number of points on a side of each heat map.
     Returns:
         A figure; `figure.savefig("mappings.png")` writes it.
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from .._format import percent
 from . import _style
 
 if TYPE_CHECKING:
@@ -12,14 +13,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LETTER = 0.1
-"""Inches of a letter."""
+"""The width of a letter, in inches."""
 GAP = 0.85
-"""Inches between a node and those after it, with room for a probability."""
+"""The distance from a node to its children, in inches."""
 ROW = 0.42
+"""The height of a leaf, in inches."""
 
 
 class Tree(Protocol):
-    """What is drawn: a `seq2seq.Node`, or anything with these."""
+    """A tree to draw: a `seq2seq.Node`, or any object with these properties."""
 
     @property
     def tokens(self) -> Sequence[str]:
@@ -28,12 +30,12 @@ class Tree(Protocol):
 
     @property
     def probability(self) -> float:
-        """Of these tokens, given those before."""
+        """The probability of these tokens, given those before."""
         ...
 
     @property
     def mass(self) -> float:
-        """Of all from the root to here."""
+        """The probability of all tokens from the root to here."""
         ...
 
     @property
@@ -82,7 +84,7 @@ def _length(tree: Tree) -> float:
 
 
 def _text(tree: Tree) -> str:
-    """The tokens, with small gaps between long ones."""
+    """The tokens of a node, with spaces between them unless all are single characters."""
     joint = "" if all(len(token) == 1 for token in tree.tokens if token != "end") else " "
     return joint.join(token for token in tree.tokens if token != "end") or "·"
 
@@ -93,7 +95,7 @@ def _reach(tree: Tree) -> float:
 
 
 def _draw(axes: Axes, node: Tree, x: float, free: Iterator[int], single: bool) -> float:
-    """Draws a node and what follows it, and returns the height at which it stands."""
+    """Draws a node and its children, and returns its vertical position."""
     right = x + _length(node)
     if node.children:
         heights = [_draw(axes, child, right + GAP, free, False) for child in node.children]
@@ -102,24 +104,20 @@ def _draw(axes: Axes, node: Tree, x: float, free: Iterator[int], single: bool) -
             _edge(axes, (right, y), (right + GAP, height), child.probability)
     else:
         y = float(next(free))
-        axes.text(
-            right + 0.12, y, _style.percent(node.mass), va="center", fontsize=9, color=_style.GREY
-        )
+        axes.text(right + 0.12, y, percent(node.mass), va="center", fontsize=9, color=_style.GREY)
     box = {"boxstyle": "round,pad=0.25", "facecolor": "#f4f2ec", "edgecolor": "#c9c6bd"}
     axes.text(
         (x + right) / 2, y, _text(node), ha="center", va="center", family="monospace", bbox=box
     )
     if single and node.probability < 1:
-        axes.text(
-            x, y - 0.45, _style.percent(node.probability), fontsize=8, color=_style.COLOURS[2]
-        )
+        axes.text(x, y - 0.45, percent(node.probability), fontsize=8, color=_style.COLOURS[2])
     return y
 
 
 def _edge(
     axes: Axes, begin: tuple[float, float], end: tuple[float, float], probability: float
 ) -> None:
-    """A line as wide as what it carries is probable."""
+    """Draws an edge, as wide as the probability of the child."""
     (x0, y0), (x1, y1) = begin, end
     bend = (x0 + x1) / 2 - 0.2
     axes.plot(
@@ -135,7 +133,7 @@ def _edge(
     axes.text(
         x1 - 0.14,
         y1 - 0.1,
-        _style.percent(probability),
+        percent(probability),
         ha="right",
         va="bottom",
         fontsize=8,

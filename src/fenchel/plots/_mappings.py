@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 REACH = 3.0
 """Scores run from −REACH to REACH."""
 ZOOM = (0.75, 1.45, 0.86, 1.01)
-"""Where mappings part: near the vertex, left, right, bottom and top."""
+"""The inset near the vertex, where mappings differ most: left, right, bottom and top."""
 
 
 def _line(points: int = 601) -> tuple[Tensor, Tensor]:
@@ -40,10 +40,10 @@ def draw_curves(
     """Draws mappings at the scores [t, 0]: max_Ω on one pair of axes, ŷ₁ on the other.
 
     Args:
-        max_axes: gets max_Ω([t, 0]) + γΩ([1, 0]), so that every curve approaches max(t, 0).
-        mapping_axes: gets the first entry of ŷ([t, 0]), the slope of the curve beside it.
-        mappings: whose solutions sum to one.
-        zoom: whether an inset magnifies the way into the vertex.
+        max_axes: for max_Ω([t, 0]) + γΩ([1, 0]); every curve approaches max(t, 0).
+        mapping_axes: for the first entry of ŷ([t, 0]), the derivative of the other curve.
+        mappings: mappings whose solutions sum to one.
+        zoom: whether an inset magnifies the curves near the vertex.
 
     >>> from fenchel import Softmax, Sparsemax
     >>> from matplotlib.figure import Figure
@@ -55,10 +55,10 @@ def draw_curves(
     vertex = torch.tensor([1.0, 0.0], dtype=torch.float64)
     inset: Any = mapping_axes.inset_axes((0.64, 0.10, 0.35, 0.40)) if zoom else None
     max_axes.plot(x, x.clip(min=0), color=_style.GREY, linewidth=1, label="max(t, 0)")
-    for place, mapping in enumerate(mappings):
-        style = _style.line_style(place)
-        lift = mapping.gamma * mapping.omega(vertex)
-        max_axes.plot(x, (mapping.max(scores) + lift).numpy(), **style)
+    for index, mapping in enumerate(mappings):
+        style = _style.line_style(index)
+        shift = mapping.gamma * mapping.omega(vertex)
+        max_axes.plot(x, (mapping.max(scores) + shift).numpy(), **style)
         y = mapping(scores)[:, 0].numpy()
         mapping_axes.plot(x, y, label=label(mapping), **style)
         if inset is not None:
@@ -85,15 +85,15 @@ def draw_squares(
 ) -> Any:
     """Draws the second entry of ŷ([t₁, t₂, 0]) over the square of t₁ and t₂, one mapping per axes.
 
-    White lines join points of equal weight. A red one bounds the plateaus of exactly 0 and 1;
-    where entries fuse, the lines bend into ridges.
+    White lines are contours. A red line bounds the plateaus of exactly 0 and 1. Fused entries show
+    as ridges.
 
     Args:
         axes: as many as there are mappings.
         mappings: any.
-        points: on a side of the square.
+        points: the number of points on a side of the square.
     Returns:
-        The last heat map, for a colour bar; the colours run from 0 to 1 in all.
+        The last heat map, for a colour bar; all heat maps have the same colours, from 0 to 1.
 
     >>> from fenchel import Fusedmax
     >>> from matplotlib.figure import Figure
@@ -102,18 +102,18 @@ def draw_squares(
     t, scores = _square(points)
     x = t.numpy()
     heat = None
-    for place, mapping in zip(axes, mappings, strict=True):
+    for panel, mapping in zip(axes, mappings, strict=True):
         y = mapping(scores)[..., 1].numpy()
-        heat = place.pcolormesh(
+        heat = panel.pcolormesh(
             x, x, y, cmap=_style.HEAT, vmin=0, vmax=1, shading="gouraud", rasterized=True
         )
         levels = [level / 10 for level in range(1, 10) if y.min() < level / 10 < y.max()]
         if levels:
-            place.contour(x, x, y, levels, colors="white", linewidths=0.6, alpha=0.8)
+            panel.contour(x, x, y, levels, colors="white", linewidths=0.6, alpha=0.8)
         for edge in (1e-3, 1 - 1e-3):
-            flat = (y == round(edge)).any()  # softmax only comes near
+            flat = (y == round(edge)).any()  # softmax only approaches it
             if flat and y.min() < edge < y.max():
-                place.contour(x, x, y, [edge], colors=_style.EDGE, linewidths=1.5)
-        place.set_title(label(mapping), fontsize="medium")
-        place.set_aspect("equal")
+                panel.contour(x, x, y, [edge], colors=_style.EDGE, linewidths=1.5)
+        panel.set_title(label(mapping), fontsize="medium")
+        panel.set_aspect("equal")
     return heat

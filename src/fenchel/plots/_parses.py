@@ -14,26 +14,27 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SURE = 1 - 1e-6
-"""From this weight on an arc is in all parses, but for rounding."""
+"""From this weight an arc is in all parses, up to rounding."""
 GAP, RISE = 0.2, 0.3
-"""How far arcs start from the words, and how high they rise for each word they span."""
+"""The distance of arcs from the words, and their height per word that they span."""
 
 
 def plot_parses(
     words: Sequence[str], trees: Tensor, weights: Tensor, gold: Sequence[int] | None = None
 ) -> Figure:
-    """A sentence with all arcs of a few trees; an arc that not all trees have bears its weight.
+    """Draws a sentence with all arcs of some trees.
 
-    Arcs of the gold tree, or of the heaviest, are above the words and the others below.
+    An arc that not all trees have shows its weight. Arcs of the gold tree, or of the tree with the
+    largest weight, are above the words, and the others below.
 
     Args:
         words: n words.
-        trees: (K, n): heads of each word, the word itself if that is the root, as
-            `Posterior.codes` of a `DependencyTree` has them.
+        trees: (K, n): the head of each word, the word itself if it is the root; for example
+            `Posterior.codes` of a `DependencyTree`.
         weights: (K,), nonnegative; trees of weight zero are not drawn.
-        gold: heads (n) of the right tree.
+        gold: heads (n) of the correct tree.
     Returns:
-        A figure of matplotlib's.
+        A figure; `figure.savefig("parses.svg")` writes it.
     Raises:
         ImportError: if matplotlib is not installed.
         ValueError: for trees or weights of another shape.
@@ -49,8 +50,8 @@ def plot_parses(
     sides = [1 if above[word] == head else -1 for head, word in zip(heads, modifiers, strict=True)]
     figure = _style.new_figure(max(6.0, 1.05 * n), 4.2)
     axes = figure.subplots()
-    for place, word in enumerate(words):
-        axes.text(place, 0, word, ha="center", va="center", fontsize="medium")
+    for index, word in enumerate(words):
+        axes.text(index, 0, word, ha="center", va="center", fontsize="medium")
     unsure = 0
     for head, word, weight, side in zip(heads, modifiers, sums, sides, strict=True):
         colour = _style.GREY

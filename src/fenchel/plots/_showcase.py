@@ -1,4 +1,4 @@
-"""Which mappings a picture shows, with which options, and what it calls them."""
+"""The mappings that a picture shows, with their options and labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _quartic(y: Tensor) -> Tensor:
     return (y * y).sum(-1) / 2 + (y**4).sum(-1) / 4
 
 
-# Those of the paper's figures where it has them; a mapping that is not here has its defaults.
+# The options of the paper's figures; a mapping that is not listed has its first example's.
 OPTIONS: dict[str, dict[str, Any]] = {
     "softmax": {},
     "entmax": {"alpha": 1.5},
@@ -33,7 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def showcase() -> list[AbstractMapping]:
-    """One instance of every registered mapping, those of the package first.
+    """One instance of every registered mapping, the package's own first.
 
     Returns:
         The options are the papers' (λ = 0.2, p = 1.5); `General` gets ½‖y‖² + ¼Σ y⁴. A mapping

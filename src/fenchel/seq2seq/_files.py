@@ -1,5 +1,7 @@
-"""Files that are never seen half written, nor damaged unnoticed: tensors as safetensors, the rest
-as JSON."""
+"""Files of models and trainings: tensors as safetensors with a digest, everything else as JSON.
+
+All are written atomically, and a damaged file is recognized when it is read.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,83 +22,37 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from .._atomic import atomic_write, write_text
+
 METADATA = "fenchel"
-"""The key under which a tensor file holds its JSON."""
+"""The metadata key of a tensor file for its JSON value."""
 DIGEST = "sha256"
-"""The key under which it holds the digest of that and of the tensors."""
+"""The metadata key of a tensor file for the digest of its JSON value and its tensors."""
 
 
 class FormatError(ValueError):
-    """A file that is not what this package writes."""
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to, which takes the place of `path` when all is written.
-
-    The path is always the same, so that a process that is killed leaves one file, not many. What
-    is no file, such as a terminal, a pipe or /dev/null, is written to as it is, and a link stays.
-
-    Raises:
-        OSError: as `writable` does.
-    """
-    writable(path)
-    if path.exists() and not path.is_file():
-        yield path
-        return
-    path = path.resolve()
-    new = path.with_name(f".{path.name}.partial")
-    new.unlink(missing_ok=True)  # what a killed process left; a link goes, and what it names stays
-    os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-    try:
-        yield new
-        with open(new, "rb") as file:
-            os.fsync(file.fileno())
-        os.chmod(new, 0o666 & ~_umask())
-        os.replace(new, path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
-
-
-def writable(path: Path) -> None:
-    """Checks that a file can be written; for whoever works long before it is.
-
-    Raises:
-        OSError: if the path is a folder, or its own folder is missing or not writable.
-    """
-    folder = path.parent
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder; name a file in it.")
-    if not folder.is_dir():
-        raise FileNotFoundError(f"the folder {folder} does not exist; create it first.")
-    if not path.exists() and not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(f"the folder {folder} is not writable; choose another.")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    """A file that this package has not written, or that was damaged since."""
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds a folder, which is made if it is missing, against other processes.
+    """Locks a folder against other processes; creates it if it is missing.
 
     Raises:
-        BlockingIOError: if another process holds it.
-        OSError: if its lock is a link, which is not followed.
+        BlockingIOError: if another process has locked it.
+        OSError: if its lock file is a link, which is not followed, or not a regular file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ".lock"
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(f"{path} is a link, and must be a file; remove it.") from None
         raise
     with open(handle, "wb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(f"{path} is not a regular file; remove it.")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -103,14 +60,8 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes text at once."""
-    with replacing(path) as new:
-        new.write_text(text, encoding="utf-8")
-
-
 def write_json(path: Path, value: Any) -> None:
-    """Writes a value as JSON at once."""
+    """Writes a value as JSON, atomically."""
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
 
@@ -118,9 +69,9 @@ def read_json(path: Path) -> Any:
     """The value of a JSON file.
 
     Raises:
-        FormatError: if it is not JSON, or no file.
+        FormatError: if it is not JSON, or not a regular file.
     """
-    _check_kind(path)
+    _check_regular(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -129,24 +80,24 @@ def read_json(path: Path) -> Any:
         raise FormatError(f"{path} is not JSON that can be read: it nests too deep.") from None
 
 
-def _check_kind(path: Path) -> None:
-    """Raises if a path names a pipe or another thing that one may read from without an end."""
+def _check_regular(path: Path) -> None:
+    """Raises for a pipe or a device; reading it might never end."""
     if path.exists() and not path.is_file():
         raise FormatError(f"{path} is not a regular file.")
 
 
 def digest(*parts: str | np.ndarray) -> str:
-    """The SHA-256 of parts, each with its length before it."""
-    total = hashlib.sha256()
+    """The SHA-256 of all parts, each preceded by its length."""
+    sha = hashlib.sha256()
     for part in parts:
         content = memoryview(part.encode()) if isinstance(part, str) else part.data
-        total.update(f"{content.nbytes}:".encode())
-        total.update(content)
-    return total.hexdigest()
+        sha.update(f"{content.nbytes}:".encode())
+        sha.update(content)
+    return sha.hexdigest()
 
 
 def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
-    """The digest of a file: of the text in it, and of the tensors with their names and kinds."""
+    """The digest of a tensor file: its JSON text, and its tensors with name, dtype and shape."""
     parts: list[str | np.ndarray] = [text]
     for name, tensor in sorted(tensors.items()):
         parts.append(f"{name} {tensor.dtype} {tuple(tensor.shape)}")
@@ -155,15 +106,15 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], value: Any) -> None:
-    """Writes tensors, and a value as JSON beside them, to one file at once.
+    """Writes tensors and a JSON value to one file, atomically.
 
     Raises:
-        OSError: if that fails, as on a full disk.
+        OSError: if the file cannot be written, for example on a full disk.
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(value)
     metadata = {METADATA: text, DIGEST: _digest(plain, text)}
-    with replacing(path) as new:
+    with atomic_write(path) as new:
         try:
             save_file(plain, new, metadata=metadata)
         except SafetensorError as error:
@@ -171,13 +122,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], value: Any) -> None
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
-    """The tensors of a file, and the value beside them.
+    """The tensors and the JSON value of a file.
+
+    A file without a digest, from an early version, is not checked for damage.
 
     Raises:
-        FormatError: if it is not such a file, or not as it was written. A file without a digest,
-            as they were once written, is taken as it is.
+        FormatError: if it is not such a file, or was damaged.
     """
-    _check_kind(path)
+    _check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -195,14 +147,14 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
 
 
 def check_fit(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: Path) -> None:
-    """Checks that tensors are those of the parameters, be these on no device.
+    """Checks that tensors have the names and shapes of the parameters, which may be meta tensors.
 
     Raises:
-        FormatError: if names or shapes are not the same.
+        FormatError: if a name or a shape differs.
     """
     if parameters.keys() != tensors.keys():
-        odd = ", ".join(sorted(parameters.keys() ^ tensors.keys())[:4])
-        raise FormatError(f"{where} does not hold the weights of this model; see {odd}.")
+        different = ", ".join(sorted(parameters.keys() ^ tensors.keys())[:4])
+        raise FormatError(f"{where} does not hold the weights of this model; see {different}.")
     for name, parameter in parameters.items():
         if parameter.shape != tensors[name].shape:
             raise FormatError(
@@ -220,17 +172,17 @@ def fill(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where:
 
 
 def full(tensor: Tensor) -> Tensor:
-    """A tensor gathered from all processes, if it is divided among them."""
+    """The whole tensor; a sharded one is gathered from all processes."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # type: ignore[attr-defined]
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This process's part of a tensor, if it is divided among processes."""
+    """This process's shard of a tensor; the tensor itself if it is not sharded."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[attr-defined]
 
 
 def like(tensor: Tensor, other: Tensor) -> Tensor:
-    """A tensor on the device of another, and divided among processes as that is."""
+    """A tensor on the device of another, and sharded as that one is."""
     if not hasattr(other, "full_tensor"):
         return tensor.to(other.device)
     from torch.distributed.tensor import distribute_tensor

@@ -15,7 +15,7 @@ from fenchel.seq2seq.config._loading import ConfigError
 INFLECTION = configuration.example("inflection")
 
 
-@pytest.mark.parametrize("name", configuration.EXAMPLES)
+@pytest.mark.parametrize("name", configuration.TASKS)
 def test_examples_can_be_used(name: str) -> None:
     assert configuration.parse(configuration.example(name)).data.task == name
 
@@ -32,7 +32,7 @@ def test_the_inflection_example_holds_every_default() -> None:
     assert shown.data.model_dump(exclude=files) == default.data.model_dump(exclude=files)
 
 
-@pytest.mark.parametrize("name", configuration.EXAMPLES)
+@pytest.mark.parametrize("name", configuration.TASKS)
 def test_examples_name_every_key(name: str) -> None:
     values = yaml.safe_load(configuration.example(name))
     for section, field in Config.model_fields.items():
@@ -115,7 +115,7 @@ def test_all_errors_come_at_once() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model: {}\nmodel: {}\n", "the key 'model' stands twice"),
+        ("model: {}\nmodel: {}\n", "the key 'model' is given twice"),
         ("1: 2", "the key 1 is not a word"),
         ("[1, 2]", "must hold the sections model, data, training, search"),
         ("model: {}", "data: this key must be given"),
@@ -146,7 +146,7 @@ def test_files_are_read(tmp_path: Path) -> None:
     assert isinstance(found.model.attention.build(), fenchel.Softmax)
     path.write_text("\ufeff" + INFLECTION, encoding="utf-8")
     assert configuration.load_config(path).data.task == "inflection"
-    path.write_text("#" * (configuration.LONGEST + 1), encoding="utf-8")
+    path.write_text("#" * (configuration.MAX_CHARACTERS + 1), encoding="utf-8")
     with pytest.raises(ConfigError, match="is longer than 1048576 characters; is it a config"):
         configuration.load_config(path)
     path.write_bytes(b"\xff")

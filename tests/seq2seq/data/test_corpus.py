@@ -10,7 +10,7 @@ import torch
 
 from fenchel.seq2seq import Batch
 from fenchel.seq2seq.data._batches import EMPTY, batch
-from fenchel.seq2seq.data._corpus import Corpus, Encoded, encode, in_order, shuffled
+from fenchel.seq2seq.data._corpus import Corpus, Encoded, by_length, encode, shuffled
 from fenchel.seq2seq.data._vocabulary import Characters
 
 LETTERS = Characters("abcdefghij")
@@ -46,7 +46,7 @@ def test_no_pairs_are_a_batch_without_tokens(encoded: Encoded) -> None:
 
 
 def test_every_pair_is_in_one_batch(encoded: Encoded) -> None:
-    for batches in (shuffled(encoded, 16, (0, 1, 0)), in_order(encoded, 16)):
+    for batches in (shuffled(encoded, 16, (0, 1, 0)), by_length(encoded, 16)):
         assert sorted(np.concatenate(batches)) == list(range(200))
         assert max(map(len, batches)) == 16
 
@@ -54,8 +54,8 @@ def test_every_pair_is_in_one_batch(encoded: Encoded) -> None:
 def test_long_pairs_share_a_batch_with_fewer(
     encoded: Encoded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fenchel.seq2seq.data._batches.PLACES", 24)
-    batches = in_order(encoded, 16)
+    monkeypatch.setattr("fenchel.seq2seq.data._batches.MAX_BATCH_TOKENS", 24)
+    batches = by_length(encoded, 16)
     assert sorted(int(i) for index in batches for i in index) == list(range(len(encoded)))
     for index in batches:
         widest = max(encoded.sources.lengths[index].max(), encoded.targets.lengths[index].max())

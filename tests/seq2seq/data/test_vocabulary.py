@@ -14,7 +14,7 @@ from fenchel.seq2seq.data._vocabulary import (
     Subwords,
     Vocabulary,
     Words,
-    sampled,
+    sample_texts,
 )
 
 TEXTS = ["der Baum des Lebens", "ein Blick auf den Baum", "das Leben ist ein Baum"] * 5
@@ -65,7 +65,7 @@ def test_subwords_know_other_letters_as_unknown() -> None:
 
 
 def test_too_few_subwords_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"cannot make 8 subwords.*change `data.vocabulary_size`"):
+    with pytest.raises(ValueError, match=r"cannot learn 8 subwords.*change `data.vocabulary_size`"):
         Subwords.build(TEXTS, 8)
 
 
@@ -115,12 +115,12 @@ def test_tags_leave_room_for_characters() -> None:
 
 
 def test_subwords_are_learnt_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sampled(TEXTS, len(TEXTS)) == TEXTS
-    some = sampled((str(i) for i in range(1000)), 50)
-    assert some == sampled((str(i) for i in range(1000)), 50)
+    assert sample_texts(TEXTS, len(TEXTS)) == TEXTS
+    some = sample_texts((str(i) for i in range(1000)), 50)
+    assert some == sample_texts((str(i) for i in range(1000)), 50)
     assert len(set(some)) == 50
     assert 300 < sum(map(int, some)) / 50 < 700
-    monkeypatch.setattr("fenchel.seq2seq.data._vocabulary.SAMPLE", 1)
+    monkeypatch.setattr("fenchel.seq2seq.data._vocabulary.MAX_TRAINING_TEXTS", 1)
     assert UNK in Subwords.build(["abab", "zzzz"], 60).encode("zabz")
 
 

@@ -12,7 +12,7 @@ import torch
 import inflected
 from fenchel import seq2seq
 from fenchel.seq2seq import Characters, ModelConfig, Seq2Seq
-from fenchel.seq2seq.data._batches import PLACES
+from fenchel.seq2seq.data._batches import MAX_BATCH_TOKENS
 from fenchel.seq2seq.data._readers import Malformed, inflections
 from fenchel.seq2seq.decoding._evaluation import best_texts, decode, evaluate
 
@@ -105,10 +105,10 @@ def test_one_long_text_does_not_widen_a_batch(
     monkeypatch.setattr(
         type(model), "start", lambda self, x, n: (shapes.append(x.shape), start(self, x, n))[1]
     )
-    long = "b" * (PLACES // 16) + "\tV;PST\tverbs"
+    long = "b" * (MAX_BATCH_TOKENS // 16) + "\tV;PST\tverbs"
     together = best_texts(model, decode([model], [long, *texts], max_length=20))
     assert together[1:] == alone
-    assert max(batch * length for batch, length in shapes) <= PLACES // 16 + 3
+    assert max(batch * length for batch, length in shapes) <= MAX_BATCH_TOKENS // 16 + 3
 
 
 def test_one_model_needs_no_list_and_empty_texts_have_no_output(folder: Path) -> None:

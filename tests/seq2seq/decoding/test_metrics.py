@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fenchel._choices import TASKS
 from fenchel.seq2seq.decoding import _metrics as metrics
 
 WORDS = st.text("abc", max_size=6)
@@ -46,3 +47,7 @@ def test_summarization_is_rouge_of_any_script() -> None:
     assert found["ROUGE-2"] == 0.0
     assert found["ROUGE-L"] == pytest.approx(80.0)
     assert metrics.summarization(["дерево жизни"], ["дерево"])["ROUGE-1"] == pytest.approx(66.67)
+
+
+def test_every_task_has_its_scores() -> None:
+    assert tuple(metrics.SCORES) == TASKS

@@ -15,7 +15,7 @@ from tables import FIRST, Mean, Rounded, Table, check_claims, inputs
 from fenchel.seq2seq import ModelConfig, Seq2Seq, Words, search
 from fenchel.seq2seq.data._batches import padded
 from fenchel.seq2seq.data._vocabulary import BOS, EOS
-from fenchel.seq2seq.decoding import _frontier
+from fenchel.seq2seq.decoding import _beam
 from fenchel.seq2seq.models._ensemble import ROUNDING
 
 METHODS = ("greedy", "beam", "exhaustive")
@@ -157,7 +157,7 @@ def test_a_limit_on_hypotheses_is_reported():
 
 def test_states_of_many_hypotheses_are_stepped_in_chunks(monkeypatch):
     whole = search(Table(5, support=4), *inputs(1, 2), method="exhaustive", attention=True)
-    monkeypatch.setattr("fenchel.seq2seq.decoding._frontier.CHUNK", 7)
+    monkeypatch.setattr("fenchel.seq2seq.decoding._beam.CHUNK", 7)
     table = Table(5, support=4)
     assert search(table, *inputs(1, 2), method="exhaustive", attention=True) == whole
     assert max(table.steps) == 7
@@ -181,13 +181,13 @@ def test_a_beam_of_any_width_holds_a_bounded_number_of_states():
 
 def test_a_wide_search_of_a_large_vocabulary_holds_no_more_than_it_is_asked_for(monkeypatch):
     """Rows of many tokens are neither sorted nor kept, and nothing is lost by that."""
-    kept, shorten = [], _frontier._shorten
+    kept, shorten = [], _beam._prune
 
     def counted(found, *rest):
         kept.append(len(found))
         return shorten(found, *rest)
 
-    monkeypatch.setattr(_frontier, "_shorten", counted)
+    monkeypatch.setattr(_beam, "_prune", counted)
 
     class Wide(Table):
         @functools.cache  # noqa: B019

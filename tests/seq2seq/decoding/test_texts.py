@@ -27,7 +27,7 @@ class Spelled(Table):
 @given(
     seed=st.integers(0, 10**6),
     pieces=st.integers(1, 6),
-    grows=st.booleans(),
+    monotone=st.booleans(),
     depth=st.integers(1, 5),
     support=st.integers(1, 4),
     method=st.sampled_from(METHODS),
@@ -41,15 +41,15 @@ class Spelled(Table):
     remembered=st.integers(1, 6),
 )
 def test_every_claim_holds(
-    seed, pieces, grows, depth, support, method, beam, nbest, max_length, limit, items, models,
+    seed, pieces, monotone, depth, support, method, beam, nbest, max_length, limit, items, models,
     room, remembered,
 ):  # fmt: skip
-    vocabulary = Pieces(PIECES[-pieces:], grows)
+    vocabulary = Pieces(PIECES[-pieces:], monotone)
     tables = [Spelled(seed + k, vocabulary, depth=depth, support=support) for k in range(models)]
     options = {"method": method, "beam": beam, "nbest": nbest, "limit": limit}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fenchel.seq2seq.decoding._texts.ROOM", room)
-        patch.setattr("fenchel.seq2seq.decoding._cuts.REMEMBERED", remembered)
+        patch.setattr("fenchel.seq2seq.decoding._texts.MIN_FINISHED", room)
+        patch.setattr("fenchel.seq2seq.decoding._pruned.MAX_PREFIXES", remembered)
         results = search(tables, *inputs(*items), max_length=max_length, **options)
     most = {"greedy": 1, "beam": nbest or beam, "exhaustive": nbest or limit}[method]
     for item, result in zip(items, results, strict=True):
@@ -115,7 +115,7 @@ def test_what_was_cut_may_belong_to_a_text_that_was_found():
 
 def test_a_prefix_of_another_text_does_not_count_against_one():
     tables = [Spelled(seed, Pieces(PIECES)) for seed in range(80)]
-    blind = [Spelled(seed, Pieces(PIECES, grows=False)) for seed in range(80)]
+    blind = [Spelled(seed, Pieces(PIECES, is_prefix_monotone=False)) for seed in range(80)]
 
     def exact(each):
         return search(each, *inputs(1), beam=2)[0].exact
@@ -213,12 +213,12 @@ def test_subwords_are_certified_by_text():
     ],
 )
 def test_what_is_spelled_in_one_way_only(vocabulary, unique):
-    assert vocabulary.unique is unique
+    assert vocabulary.is_unambiguous is unique
 
 
 def test_subwords_grow_and_are_not_unique():
     words = Subwords.build(["marched off to the market"] * 9, 30)
-    assert (words.unique, words.grows) == (False, True)
+    assert (words.is_unambiguous, words.is_prefix_monotone) == (False, True)
     generator = torch.Generator().manual_seed(0)
     for _ in range(300):
         ids = torch.randint(3, words.size, (6,), generator=generator).tolist()

@@ -118,7 +118,7 @@ def test_every_path_of_a_text_is_in_the_tree():
         assert masses == pytest.approx(spelling(truth, pieces))
         assert len(list(leaves(found.tree))) == len(truth)
         assert len(set(found.outputs)) == len(found.outputs)
-        assert not found.unique
+        assert not found.is_unambiguous
         several += len(truth) > len(masses)
     assert several
 

@@ -14,7 +14,7 @@ from browser import Browser
 from fenchel.seq2seq import Explanation, Hypothesis, Node, Position, Result
 from fenchel.seq2seq.explanations import _page
 from fenchel.seq2seq.explanations._explain import _tree
-from fenchel.seq2seq.explanations._page import percent, verdict
+from fenchel.seq2seq.explanations._page import verdict
 
 NASTY = '<img src=x onerror="document.title=1">&\'"'
 
@@ -105,7 +105,7 @@ def test_long_inputs_and_many_outputs_fit_a_phone(tmp_path, browser):
 def test_pages_are_bounded_and_the_rest_is_said(tmp_path, browser, monkeypatch):
     explanation = example({"drawn": 0.6, "drew": 0.4})
     assert "too many cells" not in explanation.html()
-    monkeypatch.setattr(_page, "CELLS", 40)  # drawn has 6 × 6
+    monkeypatch.setattr(_page, "MAX_CELLS", 40)  # drawn has 6 × 6
     path = tmp_path / "page.html"
     path.write_text(explanation.html(), encoding="utf-8")
     browser.open(path)
@@ -232,7 +232,7 @@ def test_unknown_tokens_are_said_beside_the_certificate(tmp_path, browser):
     path.write_text(explanation.html(), encoding="utf-8")
     browser.open(path)
     said = browser.run("return document.querySelector('header').textContent")
-    assert "The model has not met 2 of the 6 tokens of the input: é, PTS." in said
+    assert "The model does not know 2 of the 6 tokens of the input: é, PTS." in said
     assert "⚠ 2 of 6 tokens unknown" in said
     sizes = "return ['.verdict.alarm', '.verdict:not(.alarm)', '.badge.alarm', '.badge.yes'].map("
     sizes += "s => getComputedStyle(document.querySelector(s)).fontSize)"
@@ -261,7 +261,7 @@ def test_a_text_of_several_paths_has_the_probability_of_all(tmp_path, browser):
         (Position("marched", 0.5, (("marched", 0.5),)), Position("end", 1.0, (("end", 1.0),))),
         "marched",
         (torch.ones(2, 1, 1),),
-        unique=False,
+        is_unambiguous=False,
     )
     path = tmp_path / "page.html"
     path.write_text(explanation.html(), encoding="utf-8")
@@ -341,8 +341,3 @@ def test_what_is_missing_is_in_the_tree():
     assert [child.tokens for child in root.children] == [("n", "end"), ("e", "d", "end")]
     assert root.rest == pytest.approx(0.1)
     assert Node((), 1.0, 1.0, (Node(("a",), 1.0, 1.0, hypothesis=0),)).rest == 0
-
-
-def test_percentages_are_zero_and_one_only_exactly():
-    assert percent(0.9999) == ">99.9%"
-    assert percent(0.0001) == "<0.1%"

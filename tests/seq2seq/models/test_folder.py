@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 from pathlib import Path
 
 import pytest
 import torch
 
 from fenchel.seq2seq import ModelConfig, Seq2Seq, load, save
-from fenchel.seq2seq._files import (
-    FormatError,
-    locked,
-    replacing,
-    writable,
-    write_json,
-    write_tensors,
-    write_text,
-)
+from fenchel.seq2seq._files import FormatError, write_json, write_tensors
 from fenchel.seq2seq.data._vocabulary import Characters
 
 LETTERS = Characters("abc")
@@ -121,7 +112,7 @@ def test_vocabularies_of_another_model_are_refused(folder: Path) -> None:
         load(folder)
 
 
-@pytest.mark.parametrize("name", ["config.json", "vocabulary.json"])
+@pytest.mark.parametrize("name", ["config.json", "vocabulary.json", "weights.safetensors"])
 def test_pipes_are_not_waited_for(folder: Path, name: str) -> None:
     (folder / name).unlink()
     os.mkfifo(folder / name)
@@ -133,69 +124,3 @@ def test_what_nests_too_deep_is_named(folder: Path) -> None:
     (folder / "vocabulary.json").write_text("[" * 100_000, encoding="utf-8")
     with pytest.raises(FormatError, match="nests too deep"):
         load(folder)
-
-
-def test_links_in_place_of_temporary_files_are_not_followed(tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.write_text("kept", encoding="utf-8")
-    (tmp_path / ".file.partial").symlink_to(precious)
-    write_text(tmp_path / "file", "new")
-    assert (tmp_path / "file").read_text(encoding="utf-8") == "new"
-    assert not (tmp_path / "file").is_symlink()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "precious"]
-    (tmp_path / ".lock").symlink_to(precious)
-    with (
-        pytest.raises(OSError, match=r"\.lock is a link, and must be a file; remove it"),
-        locked(tmp_path),
-    ):
-        pass
-    assert precious.read_text(encoding="utf-8") == "kept"
-
-
-def test_files_are_replaced_at_once_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("before", encoding="utf-8")
-
-    def fail() -> None:
-        with replacing(path) as new:
-            new.write_text("half", encoding="utf-8")
-            assert path.read_text(encoding="utf-8") == "before"
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fail()
-    assert path.read_text(encoding="utf-8") == "before"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_full_disk_is_an_error_of_the_system(tmp_path: Path) -> None:
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))
-    try:
-        with pytest.raises(OSError, match=r"weights cannot be written: .*File too large"):
-            write_tensors(tmp_path / "weights", {"large": torch.zeros(10_000)}, {})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
-    real, link, pipe = tmp_path / "real", tmp_path / "link", tmp_path / "pipe"
-    link.symlink_to(real)
-    write_text(link, "through")
-    assert link.is_symlink()
-    assert real.read_text(encoding="utf-8") == "through"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    write_text(pipe, "into")
-    assert os.read(reader, 9) == b"into"
-    os.close(reader)
-    assert pipe.is_fifo()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "real"]
-
-
-def test_what_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
-        writable(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"the folder .*deep does not exist; create it"):
-        writable(tmp_path / "deep" / "file")

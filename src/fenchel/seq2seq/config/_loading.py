@@ -1,5 +1,5 @@
-"""Configuration files: YAML with sections, overridden word by word, with errors that say what to
-write instead."""
+"""Configuration files: YAML with sections, overrides of single keys, and errors that suggest what
+to write instead."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from ... import _checks
+from ..._choices import TASKS
 from ._schema import TAGS, Config, ParallelFiles
 
-LONGEST = 1 << 20
-"""Characters of a configuration file beyond which it is not read."""
-EXAMPLES = ("inflection", "translation", "summarization")
+MAX_CHARACTERS = 1 << 20
+"""A longer file is taken for something else than a configuration."""
 RENAMED = {
     "accumulate": "gradient_accumulation",
     "clip": "max_grad_norm",
@@ -27,7 +28,7 @@ RENAMED = {
     "patience": "lr_patience",
     "stop_after": "early_stopping_patience",
 }
-"""Earlier names of keys, for the error that suggests the present one."""
+"""The present names of keys that had other names, for the error that suggests them."""
 
 
 class ConfigError(ValueError):
@@ -35,15 +36,15 @@ class ConfigError(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number, and a key that stands twice is an error."""
+    """YAML in which 1e-3 is a number, and a key that is given twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set[str]()
         for key in (self.construct_object(key, deep=True) for key, _ in node.value):  # type: ignore[no-untyped-call]
             if not isinstance(key, str):
-                raise yaml.YAMLError(f"the key {_shown(key)} is not a word{node.start_mark}")
+                raise yaml.YAMLError(f"the key {_shorten(key)} is not a word{node.start_mark}")
             if key in seen:
-                raise yaml.YAMLError(f"the key {_shown(key)} stands twice{node.start_mark}")
+                raise yaml.YAMLError(f"the key {_shorten(key)} is given twice{node.start_mark}")
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -56,13 +57,12 @@ _Loader.add_implicit_resolver(
 
 
 def example(name: str) -> str:
-    """The commented configuration file that ships for a task.
+    """The commented configuration file of a task, as shipped with the package.
 
     >>> print(example("inflection").splitlines()[0])
     # Morphological inflection: lemma and tags in, inflected form out.
     """
-    if name not in EXAMPLES:
-        raise ValueError(f"`name` must be one of {', '.join(EXAMPLES)}, got {name!r}.")
+    _checks.choice("name", name, TASKS)
     return (
         resources.files("fenchel.seq2seq") / "resources" / "examples" / f"{name}.yaml"
     ).read_text(encoding="utf-8")
@@ -73,9 +73,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
     Args:
         path: of a YAML file.
-        overrides: `section.key=value`, which replace what the file says; values are YAML.
+        overrides: texts `section.key=value`, which replace the file's values; values are YAML.
     Raises:
-        ConfigError: with all that is wrong, where, and what could stand there.
+        ConfigError: with every error, its key, and what the key accepts.
         OSError: if the file cannot be read.
 
     >>> import pathlib, tempfile
@@ -87,17 +87,19 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     try:
         with open(path, encoding="utf-8") as file:
-            text = file.read(LONGEST + 1)
+            text = file.read(MAX_CHARACTERS + 1)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8: {error}; save it as UTF-8.") from None
-    if len(text) > LONGEST:
-        raise ConfigError(f"{path} is longer than {LONGEST} characters; is it a configuration?")
+    if len(text) > MAX_CHARACTERS:
+        raise ConfigError(
+            f"{path} is longer than {MAX_CHARACTERS} characters; is it a configuration?"
+        )
     return parse(text, overrides, str(path))
 
 
 def parse(text: str, overrides: Sequence[str] = (), name: str = "the configuration") -> Config:
     """The configuration of a YAML text; see `load_config`."""
-    values = _yaml(text, name)
+    values = _parse_yaml(text, name)
     if not isinstance(values, dict):
         raise ConfigError(f"{name} must hold the sections {', '.join(Config.model_fields)}.")
     for override in overrides:
@@ -105,15 +107,15 @@ def parse(text: str, overrides: Sequence[str] = (), name: str = "the configurati
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        reasons = "\n  ".join(dict.fromkeys(reason(part) for part in error.errors()))
+        reasons = "\n  ".join(dict.fromkeys(describe(part) for part in error.errors()))
         raise ConfigError(f"{name} cannot be used:\n  {reasons}") from None
 
 
-def _yaml(text: str, name: str) -> Any:
+def _parse_yaml(text: str, name: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
-        # PyYAML leaves it to Python to say what is wrong with a number or a date.
+        # PyYAML lets Python's own errors about numbers and dates through.
         raise ConfigError(f"{name} is not YAML: {error}") from None
     except RecursionError:
         raise ConfigError(f"{name} is not a configuration: it nests too deep.") from None
@@ -129,20 +131,20 @@ def _override(values: dict[str, Any], override: str) -> None:
         if isinstance(inner, str) and section in ("attention", "output"):
             inner = {"mapping": inner}
         if inner is not None and not isinstance(inner, dict):
-            raise ConfigError(f"{override!r} goes into {section!r}, which is {_shown(inner)}.")
+            raise ConfigError(f"{override!r} goes into {section!r}, which is {_shorten(inner)}.")
         values[section] = values = dict(inner or {})
-    values[last] = _yaml(text, repr(override))
+    values[last] = _parse_yaml(text, repr(override))
 
 
-def reason(error: Any, inside: Sequence[str] = ()) -> str:
-    """One of pydantic's errors, of a section inside others, as a sentence."""
-    place = [*inside, *(part for part in error["loc"] if part not in TAGS)]
+def describe(error: Any, section: Sequence[str] = ()) -> str:
+    """One of pydantic's errors as a sentence; `section` is where the validated values belong."""
+    place = [*section, *(part for part in error["loc"] if part not in TAGS)]
     key = ".".join(str(part) for part in place)
     kind, given = error["type"], error["input"]
     if kind == "extra_forbidden":
         known = sorted(_fields(place[:-1]))
-        close = _closest(str(place[-1]), known)
-        hint = f"; did you mean {close}?" if close else "."
+        suggestion = _suggestion(str(place[-1]), known)
+        hint = f"; did you mean {suggestion}?" if suggestion else "."
         return f"{key}: there is no such key{hint} The keys here are {', '.join(known)}."
     if kind == "missing":
         return f"{key}: this key must be given."
@@ -155,18 +157,18 @@ def reason(error: Any, inside: Sequence[str] = ()) -> str:
         .replace("a valid integer", "an integer")
         .replace("a valid ", "a ")
     )
-    return f"{key}: {expected}, got {_shown(given)}."
+    return f"{key}: {expected}, got {_shorten(given)}."
 
 
-def _shown(value: Any) -> str:
-    """A value for a reader, shortened: what YAML's references share would be written many times."""
-    short = Repr()
-    short.maxstring = short.maxother = 80
-    return short.repr(value)
+def _shorten(value: Any) -> str:
+    """The start of a value's repr. In full, a value that YAML's references repeat may be huge."""
+    shortener = Repr()
+    shortener.maxstring = shortener.maxother = 80
+    return shortener.repr(value)
 
 
-def _closest(name: str, known: Sequence[str]) -> str:
-    """The key that is meant by a name: its new name, one of another section, or one like it."""
+def _suggestion(name: str, known: Sequence[str]) -> str:
+    """The key that was probably meant: renamed, of another section, or spelled like it."""
     name = RENAMED.get(name, name)
     elsewhere: dict[str, str] = {}
     for section in Config.model_fields:

@@ -1,4 +1,4 @@
-"""The configuration of a model and of its training: every key, its type, its bounds and default."""
+"""Every key of a configuration, with its type, its bounds and its default."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from ... import _checks, mappings
+from ..._choices import Device, Task
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Size = Annotated[int, Field(gt=0, le=10_000_000)]
@@ -25,21 +26,21 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Section(BaseModel):
-    """A section of the configuration: unknown keys and other types are errors."""
+    """A section of the configuration. Unknown keys and wrong types are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class MappingConfig(Section):
-    """A registered mapping by name, with its own options; a bare name is short for it.
+    """A registered mapping by name, with its own options. A bare name stands for the defaults.
 
     >>> MappingConfig.model_validate({"mapping": "entmax", "alpha": 1.5}).build()
     Entmax(gamma=1.0, alpha=1.5)
 
     Args:
         mapping: a name of `fenchel.mappings.names()`.
-        learned_alpha: whether alpha is learnt, α = 1 + sigmoid(parameter), one per head; for
-            entmax in the attention.
+        learned_alpha: whether to learn entmax's alpha in the attention, one per head, as
+            α = 1 + sigmoid(parameter).
     """
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
@@ -54,7 +55,7 @@ class MappingConfig(Section):
         return {"mapping": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _buildable(self) -> MappingConfig:
+    def _check_mapping(self) -> MappingConfig:
         try:
             self.build()
         except (TypeError, ValueError) as error:
@@ -65,11 +66,11 @@ class MappingConfig(Section):
 
     @property
     def options(self) -> dict[str, float]:
-        """The mapping's own options that were given."""
+        """The given options of the mapping."""
         return dict(self.model_extra or {})
 
     def build(self) -> mappings.AbstractMapping:
-        """The mapping, with its options."""
+        """The mapping with its options."""
         return mappings.get(self.mapping, **self.options)
 
 
@@ -77,20 +78,20 @@ ENTMAX_15 = MappingConfig.model_validate({"mapping": "entmax", "alpha": 1.5})
 
 
 class ModelConfig(Section):
-    """The architecture and its two mappings.
+    """The architecture, and the mappings of its attention and its output.
 
     Args:
-        architecture: "lstm", with global attention and input feeding, or "transformer".
-        embedding: size of the token vectors; the Transformer's are of size `hidden`.
-        hidden: size of the hidden states (the Transformer's d_model).
-        layers: of the encoder, and of the decoder.
-        heads: of the Transformer's attention; the LSTM has one.
-        feedforward: inner size of the Transformer's feedforward layers; 4·hidden by default.
+        architecture: "lstm", with global attention, or "transformer".
+        embedding: the size of the LSTM's token vectors; the Transformer's have size `hidden`.
+        hidden: the size of the hidden states (the Transformer's d_model).
+        layers: the number of encoder layers, and of decoder layers.
+        heads: the number of the Transformer's attention heads; the LSTM has one.
+        feedforward: the inner size of the Transformer's feedforward layers; 4·hidden by default.
         dropout: the probability of dropping a unit.
         attention: the mapping of the attention weights.
-        output: the mapping of the output probabilities, and so the loss.
+        output: the mapping of the output probabilities, which also gives the loss.
         input_feeding: whether the LSTM decoder reads its last attentional vector.
-        tie_embeddings: whether the output layer is the target embedding.
+        tie_embeddings: whether the output layer shares the weights of the target embedding.
     """
 
     architecture: Literal["lstm", "transformer"] = "lstm"
@@ -114,7 +115,7 @@ class ModelConfig(Section):
         return {**value, "feedforward": 4 * hidden if isinstance(hidden, int) else 1}
 
     @model_validator(mode="after")
-    def _consistent(self) -> ModelConfig:
+    def _check_sizes(self) -> ModelConfig:
         if self.architecture == "transformer" and self.hidden % self.heads:
             raise ValueError(
                 f"`hidden` must be a multiple of `heads` ({self.heads}), got {self.hidden}."
@@ -151,7 +152,7 @@ def _tag(value: Any) -> str:
     return TAGS[0] if isinstance(value, str) else TAGS[1]
 
 
-def _listed(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
@@ -162,32 +163,32 @@ Files = Annotated[
             Discriminator(_tag),
         ]
     ],
-    BeforeValidator(_listed),
+    BeforeValidator(_as_list),
 ]
 
 
 class DataConfig(Section):
-    """What is learnt from, and how text becomes tokens.
+    """The files of the pairs, and how text is split into tokens.
 
     Args:
         task: "inflection", "translation" or "summarization".
         train: for inflection a list of files, with `*` as a wildcard; else `source` and `target`,
             or a list of such pairs.
-        validation: the same, for choosing the best model.
-        language: the language of all inflection files; without it, it is a file's name up to
-            "-train", "-dev" or "-test", or its first dot. Where the training files have one only,
-            the validation files have it, too.
-        tokens: of text; inflection is by characters.
-        vocabulary_size: the most that a vocabulary holds.
-        shared_vocabulary: whether source and target text have one vocabulary.
-        max_length: longer pairs, in tokens, are left out of training, and counted.
-        malformed: what becomes of a line that cannot be read.
-        streaming: whether files are read again in every epoch and shuffled in a buffer, for
-            corpora larger than memory.
-        buffer: how many pairs that buffer holds, and are sorted into batches at a time.
+        validation: the same, to choose the best model.
+        language: the language of all inflection files. By default it is a file's name up to
+            "-train", "-dev" or "-test", or its first dot. If the training files have only one
+            language, the validation files have it, too.
+        tokens: how text is split; inflection is always split into characters.
+        vocabulary_size: the largest size of a vocabulary.
+        shared_vocabulary: whether source and target text share one vocabulary.
+        max_length: pairs with more tokens on a side are left out of training, and counted.
+        malformed: whether to skip a line that cannot be read, or to stop with an error.
+        streaming: whether to read the files again in every epoch and to shuffle them in a buffer,
+            for corpora larger than memory.
+        buffer: the number of pairs in that buffer, which are shuffled and batched together.
     """
 
-    task: Literal["inflection", "translation", "summarization"]
+    task: Task
     train: Files
     validation: Files
     language: str | None = None
@@ -200,15 +201,15 @@ class DataConfig(Section):
     buffer: Annotated[int, Field(gt=0, le=1_000_000_000)] = 100_000
 
     @model_validator(mode="after")
-    def _files_fit_the_task(self) -> DataConfig:
+    def _check_files(self) -> DataConfig:
         for key in ("train", "validation"):
             files = getattr(self, key)
             if not files:
                 raise ValueError(f"`{key}` must name at least one file.")
-            wanted = str if self.task == "inflection" else ParallelFiles
-            if not all(isinstance(file, wanted) for file in files):
-                named = "a list of files" if wanted is str else "`source` and `target`"
-                raise ValueError(f"`{key}` must be {named} for {self.task}.")
+            kind = str if self.task == "inflection" else ParallelFiles
+            if not all(isinstance(file, kind) for file in files):
+                expected = "a list of files" if kind is str else "`source` and `target`"
+                raise ValueError(f"`{key}` must be {expected} for {self.task}.")
         return self
 
 
@@ -216,35 +217,36 @@ class TrainingConfig(Section):
     """How a model is trained.
 
     Args:
-        folder: where the model, its checkpoints and logs go.
-        seed: of the weights, the order and the dropout.
-        batch_size: pairs in a batch, on each process.
+        folder: of the model, its checkpoint and its log.
+        seed: for the weights, the order of the pairs and dropout.
+        batch_size: the number of pairs in a batch, on each process.
         gradient_accumulation: how many batches' gradients are added up before a step.
-        epochs: the most passes over the data.
-        steps: the most steps, if given.
-        minutes: the most minutes, if given; then training ends as if it were done.
+        epochs: training ends after this many passes over the data.
+        steps: training ends after this many steps, if given.
+        minutes: training ends after this many minutes, if given.
         learning_rate: of Adam.
         lr_decay: multiplies the learning rate when the validation loss stops improving.
         lr_patience: how many validations without a better loss are waited for before that.
         min_lr_ratio: the lowest learning rate, as a share of the first one.
         max_grad_norm: a gradient of a larger norm is scaled down to it.
         early_stopping_patience: how many validations without a better `metric` end training.
-        metric: what the best model is chosen by; "accuracy" is that of greedy decoding.
-        validate_every: how many epochs or steps lie between validations.
+        metric: chooses the best model; "accuracy" is that of greedy decoding.
+        validate_every: the number of epochs or steps between validations.
         validate_unit: "epochs" or "steps".
-        checkpoint_every: how many steps lie between checkpoints; validations make one, too.
-        log_every: how many steps a line of the log sums up.
-        device: "auto" is a GPU where there is one.
-        precision: on a GPU "tf32" rounds the factors of matrix products, and "bfloat16" is mixed
+        checkpoint_every: the number of steps between checkpoints; each validation writes one, too.
+        log_every: the number of steps in a line of the log.
+        device: "auto" is a GPU if there is one.
+        precision: "tf32" rounds the factors of matrix products on a GPU, "bfloat16" is mixed
             precision.
-        cuda_graphs: whether one process on a GPU replays recorded steps, which is several times as
-            fast where they are small; lengths are then rounded up.
-        distributed: what torchrun's processes do: copy the model (ddp) or divide it (fsdp).
+        cuda_graphs: whether a single process on a GPU replays CUDA graphs of its steps. This is
+            several times as fast if steps are small. Lengths are rounded up.
+        distributed: whether each of torchrun's processes has the whole model (ddp), or a shard of
+            it (fsdp).
     """
 
     folder: str = "model"
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    batch_size: PositiveInt = 64
+    batch_size: Annotated[int, Field(gt=0, le=1_000_000)] = 64
     gradient_accumulation: PositiveInt = 1
     epochs: PositiveInt = 100
     steps: PositiveInt | None = None
@@ -260,19 +262,19 @@ class TrainingConfig(Section):
     validate_unit: Literal["epochs", "steps"] = "epochs"
     checkpoint_every: PositiveInt = 500
     log_every: PositiveInt = 50
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     cuda_graphs: bool = True
     distributed: Literal["ddp", "fsdp"] = "ddp"
 
 
 class SearchConfig(Section):
-    """How a model decodes where nothing else is said.
+    """The defaults of decoding.
 
     Args:
-        beam: how many hypotheses are kept, at most 8192.
-        max_length: the most tokens of an output, at most 10,000.
-        batch_size: inputs decoded at once, at most 65,536.
+        beam: the number of hypotheses that are kept, at most 8192.
+        max_length: the largest number of tokens in an output, at most 10,000.
+        batch_size: the number of inputs decoded at once, at most 65,536.
     """
 
     beam: PositiveInt = 5
@@ -281,14 +283,14 @@ class SearchConfig(Section):
 
     @field_validator("*")
     @classmethod
-    def _bounded(cls, value: int, info: ValidationInfo) -> int:
+    def _check_bound(cls, value: int, info: ValidationInfo) -> int:
         if reason := _checks.too_large(str(info.field_name), value):
             raise ValueError(reason)
         return value
 
 
 class Config(Section):
-    """The whole configuration, as a file of the sections model, data, training and search."""
+    """The whole configuration, with the sections model, data, training and search."""
 
     model: ModelConfig = ModelConfig()
     data: DataConfig

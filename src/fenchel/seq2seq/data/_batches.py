@@ -1,4 +1,4 @@
-"""Batches of padded pairs, and the order in which training sees them."""
+"""Batches of padded pairs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ._vocabulary import BOS, EOS, PAD
 
-PLACES = 1 << 16
-"""The most padded tokens of several sequences that are decoded or validated at once, so that one
-long line does not take the memory of a batch of long lines."""
+MAX_BATCH_TOKENS = 1 << 16
+"""How many tokens, padding included, are decoded or validated at once. A batch of long sequences
+holds fewer of them, so that its memory stays bounded; one sequence may be longer than this."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Batch:
 
     Args:
         source: token ids, (B, S), padded with 0.
-        source_lengths: how many of each row are not padding, (B,).
+        source_lengths: the number of tokens of each row without padding, (B,).
         target: begin, token ids, end, (B, T), padded with 0.
     """
 
@@ -30,7 +30,7 @@ class Batch:
     target: Tensor
 
     def to(self, device: torch.device | str) -> Batch:
-        """The batch on a device; on the way to a GPU nobody waits for it."""
+        """The batch on a device; copies to a GPU are asynchronous."""
         tensors = (self.source, self.source_lengths, self.target)
         if torch.device(device).type == "cuda" and not self.source.is_cuda:
             tensors = tuple(tensor.pin_memory() for tensor in tensors)
@@ -38,30 +38,30 @@ class Batch:
 
     @property
     def count(self) -> Tensor:
-        """How many target tokens are predicted: all but begin and padding."""
+        """The number of target tokens to predict: all but begin and padding."""
         return (self.target[:, 1:] != PAD).sum()
 
 
-def batches_within(lengths: Sequence[int], size: int) -> Iterator[slice]:
-    """Cuts sequences, the shortest first, into batches of up to `size`, fewer where they are long.
+def split_batches(lengths: Sequence[int], max_size: int) -> Iterator[slice]:
+    """Splits sequences into batches of up to `max_size`, and of up to `MAX_BATCH_TOKENS` tokens.
 
     Args:
-        lengths: in ascending order.
-        size: the most sequences in a batch.
+        lengths: of the sequences, in ascending order.
+        max_size: the largest number of sequences in a batch.
 
-    >>> list(batches_within([1, 1, 1, PLACES], 2))
+    >>> list(split_batches([1, 1, 1, MAX_BATCH_TOKENS], 2))
     [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
     """
     start = 0
     for end in range(1, len(lengths) + 1):
-        over = end < len(lengths) and (end + 1 - start) * lengths[end] > PLACES
-        if end == len(lengths) or end - start == size or over:
+        full = end < len(lengths) and (end + 1 - start) * lengths[end] > MAX_BATCH_TOKENS
+        if end == len(lengths) or end - start == max_size or full:
             yield slice(start, end)
             start = end
 
 
 def padded(rows: Sequence[Sequence[int]], width: int | None = None) -> Tensor:
-    """Rows of ids as one tensor, padded with 0 to the longest or to `width`."""
+    """Rows of ids as one tensor, padded with 0 to the longest row or to `width`."""
     width = max(map(len, rows)) if width is None else width
     return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows], dtype=torch.int64)
 

@@ -1,5 +1,7 @@
-"""Encoded pairs, in memory or read again in every epoch, and their batches in an order that depends
-on the seed alone."""
+"""Encoded pairs, in memory or read again in every epoch, and their batches.
+
+The order of the batches depends on the seed alone.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,17 @@ import numpy as np
 import torch
 
 from .._files import digest
-from ._batches import EMPTY, Batch, batches_within
+from ._batches import EMPTY, Batch, split_batches
 from ._readers import Pair
 from ._vocabulary import BOS, EOS, PAD, Vocabulary
 
 POOL = 50
-"""How many batches are cut from pairs sorted by length together: enough for little padding, few
-enough for a batch to hold other pairs in every epoch."""
+"""The pairs of this many batches are sorted by length together. More batches mean less padding,
+fewer batches mean that the pairs of a batch change more from epoch to epoch."""
 
 
-class Sequences:
-    """Rows of ids of any length, one after the other in one array."""
+class RaggedIds:
+    """Rows of token ids of different lengths, stored in one array."""
 
     def __init__(self) -> None:
         self._ids, self._ends = array("i"), array("q", [0])
@@ -35,7 +37,7 @@ class Sequences:
 
     @cached_property
     def flat(self) -> np.ndarray:
-        """All rows, and at the very end one padding."""
+        """All rows, one after the other, and a single padding id at the end."""
         return np.append(np.frombuffer(self._ids, dtype=np.int32), np.int32(PAD))
 
     @cached_property
@@ -45,41 +47,41 @@ class Sequences:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """How long each row is."""
+        """The length of each row."""
         return np.diff(self.starts)
 
     def __len__(self) -> int:
         return len(self._ends) - 1
 
     def padded(self, index: np.ndarray, multiple: int = 1) -> np.ndarray:
-        """Some rows, padded to the longest, or to a multiple of it."""
+        """The rows of these indices, padded to the longest, rounded up to a multiple."""
         lengths = self.lengths[index]
         width = -(-int(lengths.max()) // multiple) * multiple
-        places = np.arange(width)
-        inside = places < lengths[:, None]
-        at = np.where(inside, self.starts[index, None] + places, len(self.flat) - 1)
-        return self.flat[at].astype(np.int64)
+        columns = np.arange(width)
+        is_token = columns < lengths[:, None]
+        flat_index = np.where(is_token, self.starts[index, None] + columns, len(self.flat) - 1)
+        return self.flat[flat_index].astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Encoded pairs; targets hold begin and end.
+    """Encoded pairs.
 
     Args:
         sources: the ids of the sources.
-        targets: begin, the ids and end of the targets.
-        dropped: how many pairs were longer than allowed and are not here.
+        targets: the ids of the targets, each with begin and end.
+        dropped: the number of pairs that were left out because they are too long or empty.
     """
 
-    sources: Sequences
-    targets: Sequences
+    sources: RaggedIds
+    targets: RaggedIds
     dropped: int = 0
 
     def __len__(self) -> int:
         return len(self.sources)
 
     def batch(self, index: np.ndarray, multiple: int = 1) -> Batch:
-        """The batch of some pairs; lengths are rounded up to a multiple."""
+        """The batch of the pairs of these indices; lengths are rounded up to a multiple."""
         if not len(index):
             return EMPTY
         return Batch(
@@ -90,23 +92,23 @@ class Encoded:
 
     @cached_property
     def digest(self) -> str:
-        """A short digest of all pairs, in their order."""
-        rows = (self.sources, self.targets)
-        return digest(*(part for each in rows for part in (each.flat, each.starts)))[:16]
+        """A short digest of all pairs and their order."""
+        sides = (self.sources, self.targets)
+        return digest(*(part for side in sides for part in (side.flat, side.starts)))[:16]
 
     def count(self, index: np.ndarray) -> int:
-        """How many target tokens of some pairs are predicted."""
+        """The number of target tokens to predict in the pairs of these indices."""
         return int((self.targets.lengths[index] - 1).sum())
 
 
 def encode(
-    pairs: Iterable[Pair], source: Vocabulary, target: Vocabulary, longest: int | None = None
+    pairs: Iterable[Pair], source: Vocabulary, target: Vocabulary, max_length: int | None = None
 ) -> Encoded:
-    """The encoded pairs, without those of which a side is longer than `longest` tokens."""
-    sources, targets, dropped = Sequences(), Sequences(), 0
-    for text, wanted in pairs:
-        x, y = source.encode(text), target.encode(wanted)
-        if not x or (longest is not None and max(len(x), len(y)) > longest):
+    """The encoded pairs, without those that have an empty source or a side of too many tokens."""
+    sources, targets, dropped = RaggedIds(), RaggedIds(), 0
+    for source_text, target_text in pairs:
+        x, y = source.encode(source_text), target.encode(target_text)
+        if not x or (max_length is not None and max(len(x), len(y)) > max_length):
             dropped += 1
             continue
         sources.append(x)
@@ -119,10 +121,10 @@ def shuffled(encoded: Encoded, size: int, seed: tuple[int, ...]) -> list[np.ndar
 
     Args:
         encoded: the pairs.
-        size: pairs in a batch.
-        seed: numbers that the order depends on.
+        size: the number of pairs in a batch.
+        seed: the numbers that determine the order.
     Returns:
-        The indices of each batch's pairs.
+        The indices of the pairs of each batch.
     """
     random = np.random.default_rng(seed)
     order = random.permutation(len(encoded))
@@ -135,21 +137,21 @@ def shuffled(encoded: Encoded, size: int, seed: tuple[int, ...]) -> list[np.ndar
     return [batches[i] for i in random.permutation(len(batches))]
 
 
-def in_order(encoded: Encoded, size: int) -> list[np.ndarray]:
-    """Batches of up to `size` pairs, shortest first, for validation."""
+def by_length(encoded: Encoded, size: int) -> list[np.ndarray]:
+    """Batches of up to `size` pairs, the shortest pairs first, for validation."""
     lengths = np.maximum(encoded.sources.lengths, encoded.targets.lengths)
     order = np.lexsort((encoded.sources.lengths, encoded.targets.lengths, lengths))
-    return [order[rows] for rows in batches_within(lengths[order].tolist(), size)]
+    return [order[rows] for rows in split_batches(lengths[order].tolist(), size)]
 
 
 class Corpus:
-    """Encoded training pairs, in buffers: all in one, or `buffer` at a time read anew.
+    """Encoded training pairs, in one buffer, or in many that are read again in every epoch.
 
     Args:
-        read: returns the pairs from the beginning.
+        read: returns an iterator over all pairs.
         source, target: the vocabularies.
-        longest: longer pairs are dropped.
-        buffer: pairs read at a time; None keeps all in memory.
+        max_length: pairs with more tokens on a side are dropped.
+        buffer: how many pairs are read at a time; None keeps all in memory.
     """
 
     def __init__(
@@ -157,18 +159,18 @@ class Corpus:
         read: Callable[[], Iterator[Pair]],
         source: Vocabulary,
         target: Vocabulary,
-        longest: int,
+        max_length: int,
         buffer: int | None,
     ) -> None:
         self._read, self._buffer = read, buffer
-        self._encode = lambda pairs: encode(pairs, source, target, longest)
+        self._encode = lambda pairs: encode(pairs, source, target, max_length)
         self.kept = self._encode(read()) if buffer is None else None
-        """The pairs, if they are in memory."""
+        """All pairs, if they are in memory."""
         self.dropped = self.kept.dropped if self.kept is not None else 0
-        """How many pairs were too long, among those read so far."""
+        """The number of pairs dropped, of those read so far in this epoch."""
 
     def buffers(self, first: int = 0) -> Iterator[tuple[int, Encoded]]:
-        """The numbered buffers of one epoch, from one on; what is before is not encoded."""
+        """The numbered buffers of one epoch, from number `first`; earlier ones are skipped."""
         if self._buffer is None:
             if first == 0 and self.kept is not None:
                 yield 0, self.kept

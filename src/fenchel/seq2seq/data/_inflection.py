@@ -6,18 +6,26 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ._vocabulary import SPECIAL, UNK, UNKNOWN, Vocabulary, checked_tokens, most_frequent, words_of
+from ._vocabulary import (
+    SPECIAL,
+    UNK,
+    UNKNOWN,
+    Vocabulary,
+    check_tokens,
+    content_ids,
+    most_frequent,
+)
 
-QUOTED = 80
-"""How many characters of an input an error repeats."""
+MAX_QUOTED = 80
+"""How many characters of an input an error message quotes."""
 
 
 class Inflection(Vocabulary):
     """The source of inflection: a language, tags, and the characters of a lemma.
 
-    A text is `lemma TAB tags` or `lemma TAB tags TAB language`, with tags between semicolons. Where
-    there is no tab, the last words are taken: `draw V;PST`, or `draw V;PST english`. The language
-    may be left out where the vocabulary knows only one.
+    A text is `lemma TAB tags` or `lemma TAB tags TAB language`, with semicolons between tags. A
+    text without tabs ends in the tags, and may have the language after them: `draw V;PST`, or
+    `draw V;PST english`. The language may be left out if the vocabulary has only one.
     """
 
     kind = "inflection"
@@ -28,8 +36,8 @@ class Inflection(Vocabulary):
         self.languages = list(languages)
         """The names of the languages."""
         self._tags, self._characters = list(tags), list(characters)
-        named = [f"<{language}>" for language in languages]
-        self._names = [*SPECIAL, *named, *tags, *characters]
+        language_names = [f"<{language}>" for language in languages]
+        self._names = [*SPECIAL, *language_names, *tags, *characters]
         first = len(SPECIAL)
         self._language_ids = {name: i for i, name in enumerate(languages, first)}
         first += len(self.languages)
@@ -46,20 +54,20 @@ class Inflection(Vocabulary):
             characters.update(lemma)
             tags.update(_split_tags(bundle))
             languages.add(language or "")
-        left = size - len(SPECIAL) - len(languages) - len(tags)
-        if characters and left < 1:
+        num_characters = size - len(SPECIAL) - len(languages) - len(tags)
+        if characters and num_characters < 1:
             raise ValueError(
                 f"{len(languages)} languages and {len(tags)} tags leave no room for characters in "
                 f"{size} tokens; raise `data.vocabulary_size`."
             )
-        return cls(sorted(languages), sorted(tags), most_frequent(characters, left))
+        return cls(sorted(languages), sorted(tags), most_frequent(characters, num_characters))
 
     @property
     def size(self) -> int:
         return len(self._names)
 
     @property
-    def grows(self) -> bool:
+    def is_prefix_monotone(self) -> bool:
         return True
 
     def encode(self, text: str) -> list[int]:
@@ -73,7 +81,7 @@ class Inflection(Vocabulary):
             language = self.languages[0]
         elif language not in self._language_ids:
             raise ValueError(
-                f"the language {language!r} of {_quoted(text)} is not one that was learnt: "
+                f"the language {language!r} of {_quoted(text)} is not one that the model knows: "
                 f"{', '.join(self.languages)}."
             )
         return [
@@ -95,7 +103,7 @@ class Inflection(Vocabulary):
         first = self.size - len(self._characters)
         return "".join(
             UNKNOWN if index == UNK else self._names[index]
-            for index in words_of(ids)
+            for index in content_ids(ids)
             if index == UNK or index >= first
         )
 
@@ -108,12 +116,13 @@ class Inflection(Vocabulary):
         }
 
     @classmethod
-    def _restored(cls, **parts: Any) -> Vocabulary:
-        return cls(**checked_tokens(parts))
+    def _from_parts(cls, **parts: Any) -> Vocabulary:
+        check_tokens(parts)
+        return cls(**parts)
 
 
 def only_language(vocabulary: Vocabulary) -> str | None:
-    """The language that every input of a vocabulary has, if there is but one."""
+    """The language of a vocabulary that has only one; None for any other vocabulary."""
     names = vocabulary.languages if isinstance(vocabulary, Inflection) else []
     return names[0] if len(names) == 1 else None
 
@@ -123,11 +132,11 @@ def _split_tags(bundle: str) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    return repr(text if len(text) <= QUOTED else f"{text[:QUOTED]}…")
+    return repr(text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…")
 
 
 def _columns(text: str, languages: Iterable[str] = ()) -> tuple[str, str, str | None]:
-    """Lemma, tags and language (None where it is not named) of a text."""
+    """The lemma, the tags and the language of a text; None for a language that it does not name."""
     if "\t" in text:
         lemma, bundle, *rest = text.split("\t")
         if len(rest) > 1 or not lemma.strip() or not _split_tags(bundle):

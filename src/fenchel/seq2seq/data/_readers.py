@@ -1,4 +1,4 @@
-"""Readers of inflection files and of parallel text, line by line, with malformed lines reported."""
+"""Readers of inflection files and of parallel text, which report malformed lines."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..config._schema import DataConfig, ParallelFiles
+from ._lines import decode_line, read_lines
 
-LONGEST_LINE = 1 << 20
-"""In bytes; a longer line is malformed, and not held in memory."""
-MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
-"""What text that is not UTF-8 may begin with; UTF-32's other mark begins with UTF-16's."""
-SHOWN = 10
+BYTE_ORDER_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
+"""Those of UTF-16 and UTF-32; the little-endian mark of UTF-32 begins with that of UTF-16."""
+MAX_QUOTED = 10
 """How many malformed lines a report quotes."""
 
 Pair = tuple[str, str]
-"""The text of a source, as its vocabulary encodes it, and of a target."""
+"""The texts of a source and a target, as their vocabularies encode them."""
 
 
 class DataError(ValueError):
-    """A file that cannot be read as what it should be."""
+    """A data file that is damaged, or not in the expected format."""
 
 
 @dataclass
 class Malformed:
-    """What becomes of malformed lines: an error, or a count with the first few quoted.
+    """A report of malformed lines: their number, and the first few of them.
 
     Args:
-        skip: whether they are left out; else the first one raises `DataError`.
+        skip: whether malformed lines are left out; otherwise the first one raises `DataError`.
     """
 
     skip: bool = True
@@ -43,12 +42,12 @@ class Malformed:
     first: list[str] = field(default_factory=list)
 
     def add(self, path: str, line: int, reason: str) -> None:
-        """Notes a line, or raises."""
+        """Reports a line, or raises."""
         message = f"{path}, line {line}: {reason}"
         if not self.skip:
             raise DataError(f"{message}.")
         self.count += 1
-        if len(self.first) < SHOWN:
+        if len(self.first) < MAX_QUOTED:
             self.first.append(message)
 
     def __str__(self) -> str:
@@ -68,24 +67,24 @@ def language_of(path: str) -> str:
 
 
 def expand(patterns: Sequence[str]) -> list[str]:
-    """The files that patterns with `*` name, each sorted by name.
+    """The files that match patterns with `*`, sorted by name within each pattern.
 
     Raises:
-        FileNotFoundError: if a pattern names none.
+        FileNotFoundError: if a pattern matches no file.
     """
     found: list[str] = []
     for pattern in patterns:
-        named = glob.has_magic(pattern) and not Path(pattern).exists()
-        paths = sorted(glob.glob(pattern)) if named else [pattern]
+        is_pattern = glob.has_magic(pattern) and not Path(pattern).exists()
+        paths = sorted(glob.glob(pattern)) if is_pattern else [pattern]
         if not paths:
-            raise FileNotFoundError(f"no file is named like {pattern}.")
+            raise FileNotFoundError(f"no file matches {pattern}.")
         found += paths
     return found
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[io.BufferedIOBase]:
-    """The bytes of a file, plain or gzip; it is opened once, for a pipe has no second beginning."""
+def _open(path: str) -> Iterator[io.BufferedIOBase]:
+    """Opens a file, plain or gzip, once: a pipe cannot be opened again."""
     with open(path, "rb") as file:
         if file.peek(2)[:2] != b"\x1f\x8b":
             yield file
@@ -98,43 +97,37 @@ def lines(path: str, malformed: Malformed) -> Iterator[tuple[int, str | None]]:
     """The numbered lines of a text file, plain or gzip; None for one that is malformed.
 
     Raises:
-        DataError: where the compression is damaged, or the whole file is not UTF-8.
-        OSError: where the file cannot be read.
+        DataError: if the compression is damaged, or the whole file is not UTF-8.
+        OSError: if the file cannot be read.
     """
     number = 0
-    with _opened(path) as file:
-        while True:
-            try:
-                raw = file.readline(LONGEST_LINE + 1)
-            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise DataError(f"{path} is damaged after line {number}: {error}.") from None
-            if not raw:
-                return
-            number += 1
-            if number == 1 and (raw.startswith(MARKS) or b"\0" in raw):
-                raise DataError(
-                    f"{path} is not UTF-8, but UTF-16 or the like; convert it with "
-                    "`iconv -f UTF-16 -t UTF-8`."
-                )
-            if len(raw) > LONGEST_LINE:
-                malformed.add(path, number, f"longer than {LONGEST_LINE} bytes")
-                while raw and not raw.endswith(b"\n"):
-                    raw = file.readline(LONGEST_LINE)
-                yield number, None
-                continue
-            if b"\0" in raw:
-                malformed.add(path, number, "a NUL character, as in UTF-16")
-                yield number, None
-                continue
-            try:
-                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                malformed.add(path, number, f"not UTF-8 at byte {error.start + 1}")
-                yield number, None
+    with _open(path) as file:
+        try:
+            for number, raw in enumerate(read_lines(file), start=1):
+                if number == 1:
+                    _check_encoding(path, raw)
+                try:
+                    text = decode_line(raw, number)
+                except ValueError as error:
+                    malformed.add(path, number, str(error))
+                    text = None
+                yield number, text
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"{path} is damaged after line {number}: {error}.") from None
 
 
-def _filled(columns: Sequence[str]) -> bool:
-    """Whether no column is blank, and there is a tag in the last one."""
+def _check_encoding(path: str, line: bytes) -> None:
+    """Raises if the first line is UTF-16 or UTF-32: it has a mark, or NULs for a third of it."""
+    count = line.count(0)
+    if line.startswith(BYTE_ORDER_MARKS) or (count > 1 and 3 * count >= len(line)):
+        raise DataError(
+            f"{path} is not UTF-8, but UTF-16 or UTF-32; convert it with "
+            "`iconv -f UTF-16 -t UTF-8`."
+        )
+
+
+def _is_filled(columns: Sequence[str]) -> bool:
+    """Whether no column is blank, and the last one has a tag."""
     *texts, tags = columns
     return all(text.strip() for text in (*texts, tags.replace(";", "")))
 
@@ -146,13 +139,13 @@ def inflections(
 
     Args:
         paths: files, or patterns with `*`.
-        malformed: what becomes of lines that are not like this.
-        language: of all files; by default each is named after its own.
-    Returns:
-        `lemma TAB tags TAB language` and the form, one after the other.
+        malformed: gets the lines of another format.
+        language: of all files; by default each file name says its language.
+    Yields:
+        `lemma TAB tags TAB language`, and the form.
     """
     for path in expand(paths):
-        spoken = language or language_of(path)
+        file_language = language or language_of(path)
         for number, line in lines(path, malformed):
             if line is None or not line:
                 continue
@@ -160,28 +153,33 @@ def inflections(
             if len(columns) != 3:
                 reason = f"expected 3 columns (lemma, form, tags), got {len(columns)}"
                 malformed.add(path, number, reason)
-            elif not _filled(columns):
+            elif not _is_filled(columns):
                 malformed.add(path, number, "a column is empty")
             else:
                 lemma, form, tags = columns
-                yield f"{lemma}\t{tags}\t{spoken}", form
+                yield f"{lemma}\t{tags}\t{file_language}", form
 
 
 def covered(path: str, malformed: Malformed, language: str | None = None) -> Iterator[str]:
-    """The sources of a covered test file of lines `lemma TAB tag;tag;…`, as `inflections` has."""
-    spoken = language or language_of(path)
+    """The sources of a test file without forms, of lines `lemma TAB tag;tag;…`.
+
+    They are as those of `inflections`.
+    """
+    file_language = language or language_of(path)
     for number, line in lines(path, malformed):
         if line is None or not line:
             continue
         columns = line.split("\t")
-        if len(columns) != 2 or not _filled(columns):
+        if len(columns) != 2 or not _is_filled(columns):
             malformed.add(path, number, "expected 2 columns (lemma, tags)")
         else:
-            yield f"{columns[0]}\t{columns[1]}\t{spoken}"
+            yield f"{columns[0]}\t{columns[1]}\t{file_language}"
 
 
 def parallel(files: Sequence[ParallelFiles], malformed: Malformed) -> Iterator[Pair]:
-    """The pairs of lines of parallel text; a pair with an empty or malformed side is malformed.
+    """The pairs of lines of parallel text.
+
+    A pair with one empty side is malformed, and a pair with two is left out.
 
     Raises:
         DataError: if one file has more lines than the other.
@@ -216,7 +214,14 @@ def paths(data: DataConfig, split: str) -> list[str]:
 def pairs(
     data: DataConfig, split: str, malformed: Malformed, language: str | None = None
 ) -> Iterator[Pair]:
-    """The pairs of the split "train" or "validation"; of a language, if the data name none."""
+    """The pairs of the split "train" or "validation".
+
+    Args:
+        data: the section of the configuration.
+        split: "train" or "validation".
+        malformed: gets the malformed lines.
+        language: of inflection files, if the configuration names none.
+    """
     files = getattr(data, split)
     if data.task == "inflection":
         return inflections(files, malformed, data.language or language)

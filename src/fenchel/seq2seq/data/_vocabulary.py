@@ -13,14 +13,14 @@ from random import Random
 from typing import Any, ClassVar
 
 from .._files import digest
+from ._lines import MAX_LINE_BYTES
 
 PAD, BOS, EOS, UNK = range(4)
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
-SAMPLE = 2_000_000
-"""The most texts that subwords are learnt from."""
-LONGEST_TEXT = 1 << 20
-"""In bytes; sentencepiece would leave out whole documents."""
+"""How a text shows a token that is not in the vocabulary."""
+MAX_TRAINING_TEXTS = 2_000_000
+"""How many texts subwords are learnt from; sentencepiece holds them all in memory."""
 
 _KINDS: dict[str, type[Vocabulary]] = {}
 
@@ -48,24 +48,24 @@ class Vocabulary(abc.ABC):
 
     @abc.abstractmethod
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """What each id stands for, for a reader."""
+        """The name of each id, for a reader."""
 
     @abc.abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids up to the first end; padding and begin are skipped."""
 
     @property
-    def unique(self) -> bool:
-        """Whether no text is spelled by two sequences of ids without padding and begin."""
+    def is_unambiguous(self) -> bool:
+        """Whether every text has one sequence of ids only, padding and begin aside."""
         return False
 
     @property
-    def grows(self) -> bool:
-        """Whether the text of a sequence begins with the text of every prefix of it."""
+    def is_prefix_monotone(self) -> bool:
+        """Whether the text of a sequence always begins with the texts of its prefixes."""
         return False
 
     def unknown(self, text: str) -> list[str]:
-        """The parts of a text that `encode` reads as unknown, in their order."""
+        """The parts of a text that `encode` takes for unknown tokens, in their order."""
         return [SPECIAL[UNK]] * self.encode(text).count(UNK)
 
     @cached_property
@@ -75,14 +75,14 @@ class Vocabulary(abc.ABC):
 
     @abc.abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` makes this vocabulary of again."""
+        """The vocabulary as JSON, for `from_json`."""
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> Vocabulary:
-        """The vocabulary that `to_json` described.
+        """The vocabulary of a value that `to_json` returned.
 
         Raises:
-            ValueError: for anything else.
+            ValueError: for any other value.
         """
         from . import _inflection  # noqa: F401  registers its kind
 
@@ -93,24 +93,24 @@ class Vocabulary(abc.ABC):
             )
         rest = {key: part for key, part in value.items() if key != "kind"}
         try:
-            return _KINDS[kind]._restored(**rest)
+            return _KINDS[kind]._from_parts(**rest)
         except TypeError:
             raise ValueError(
                 f"a vocabulary of kind {kind!r} does not hold {sorted(rest)}."
             ) from None
 
     @classmethod
-    def _restored(cls, **parts: Any) -> Vocabulary:
-        """The vocabulary of its parts; a TypeError says that they are not its."""
+    def _from_parts(cls, **parts: Any) -> Vocabulary:
+        """The vocabulary of the parts in its JSON; raises a TypeError for other parts."""
         return cls(**parts)
 
 
-def checked_tokens(parts: dict[str, Any]) -> dict[str, list[str]]:
-    """Lists of tokens, as they come from JSON.
+def check_tokens(parts: dict[str, Any]) -> None:
+    """Checks lists of tokens, which come from JSON.
 
     Raises:
-        TypeError: if one is no list.
-        ValueError: if one holds something else than texts, or one text twice.
+        TypeError: if a part is not a list.
+        ValueError: if a token is not a text, or stands twice in a list.
     """
     for name, tokens in parts.items():
         if not isinstance(tokens, list):
@@ -121,10 +121,9 @@ def checked_tokens(parts: dict[str, Any]) -> dict[str, list[str]]:
                 wrong = "stands twice" if isinstance(token, str) else "is not a text"
                 raise ValueError(f"`{name}` must hold different texts; {token!r} {wrong}.")
             seen.add(token)
-    return parts
 
 
-def words_of(ids: Sequence[int]) -> Iterator[int]:
+def content_ids(ids: Sequence[int]) -> Iterator[int]:
     """The ids up to the first end, without padding and begin."""
     for index in ids:
         if index == EOS:
@@ -134,38 +133,40 @@ def words_of(ids: Sequence[int]) -> Iterator[int]:
 
 
 def most_frequent(counts: Counter[str], size: int) -> list[str]:
-    """The `size` most frequent keys; ties in the order of their letters, so that any order of the
-    data gives the same vocabulary."""
+    """The `size` most frequent keys; those of equal frequency are in alphabetical order.
+
+    The result does not depend on the order of the data.
+    """
     return [token for token, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))][
         : max(size, 0)
     ]
 
 
-def sampled(texts: Iterable[str], most: int) -> list[str]:
-    """All texts, or `most` of them, each as likely as any other, and the same ones every time."""
-    random, chosen = Random(0), list[str]()
-    for place, text in enumerate(texts):
-        if place < most:
-            chosen.append(text)
-        elif (other := random.randrange(place + 1)) < most:
-            chosen[other] = text
-    return chosen
+def sample_texts(texts: Iterable[str], max_texts: int) -> list[str]:
+    """A uniform sample of up to `max_texts` texts, by reservoir sampling with a fixed seed."""
+    random, reservoir = Random(0), list[str]()
+    for count, text in enumerate(texts):
+        if count < max_texts:
+            reservoir.append(text)
+        elif (index := random.randrange(count + 1)) < max_texts:
+            reservoir[index] = text
+    return reservoir
 
 
-class _Table(Vocabulary):
-    """A list of tokens."""
+class _TokenList(Vocabulary):
+    """A vocabulary that is a list of tokens."""
 
     separator: ClassVar[str]
 
     def __init__(self, tokens: Sequence[str]) -> None:
         self._names = [*SPECIAL, *tokens]
         self._ids = {token: index for index, token in enumerate(tokens, start=len(SPECIAL))}
-        self._unique = len(self._ids) == len(tokens) and all(map(self._stands_alone, tokens))
+        self._is_unambiguous = len(self._ids) == len(tokens) and all(map(self._is_distinct, tokens))
 
-    def _stands_alone(self, token: str) -> bool:
-        """Whether a token can be told from its neighbours, and from an unknown one."""
-        apart = self.separator not in token if self.separator else len(token) == 1
-        return apart and token not in ("", UNKNOWN)
+    def _is_distinct(self, token: str) -> bool:
+        """Whether a token cannot be mistaken for several tokens, or for an unknown one."""
+        is_single = self.separator not in token if self.separator else len(token) == 1
+        return is_single and token not in ("", UNKNOWN)
 
     @staticmethod
     @abc.abstractmethod
@@ -185,11 +186,11 @@ class _Table(Vocabulary):
         return len(self._names)
 
     @property
-    def unique(self) -> bool:
-        return self._unique
+    def is_unambiguous(self) -> bool:
+        return self._is_unambiguous
 
     @property
-    def grows(self) -> bool:
+    def is_prefix_monotone(self) -> bool:
         return True
 
     def encode(self, text: str) -> list[int]:
@@ -203,18 +204,19 @@ class _Table(Vocabulary):
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.separator.join(
-            UNKNOWN if index == UNK else self._names[index] for index in words_of(ids)
+            UNKNOWN if index == UNK else self._names[index] for index in content_ids(ids)
         )
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "tokens": self._names[len(SPECIAL) :]}
 
     @classmethod
-    def _restored(cls, **parts: Any) -> Vocabulary:
-        return cls(**checked_tokens(parts))
+    def _from_parts(cls, **parts: Any) -> Vocabulary:
+        check_tokens(parts)
+        return cls(**parts)
 
 
-class Characters(_Table):
+class Characters(_TokenList):
     """The characters of a text."""
 
     kind = "characters"
@@ -225,7 +227,7 @@ class Characters(_Table):
         return text
 
 
-class Words(_Table):
+class Words(_TokenList):
     """The words of a text, between spaces."""
 
     kind = "words"
@@ -258,19 +260,18 @@ class Subwords(Vocabulary):
 
     @classmethod
     def build(cls, texts: Iterable[str], size: int) -> Vocabulary:
-        """Learns up to `size` subwords from texts, or from two million of them if there are more:
-        sentencepiece holds them all in memory."""
+        """Learns up to `size` subwords from texts, or from a sample of two million of them."""
         import sentencepiece
 
-        chosen = sampled(texts, SAMPLE)
-        if not chosen:
+        sample = sample_texts(texts, MAX_TRAINING_TEXTS)
+        if not sample:
             raise ValueError("there is no text to learn subwords from; see `data.train`.")
-        written = io.BytesIO()
+        model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(chosen),
-                max_sentence_length=LONGEST_TEXT,
-                model_writer=written,
+                sentence_iterator=iter(sample),
+                max_sentence_length=MAX_LINE_BYTES,  # sentencepiece leaves out longer texts
+                model_writer=model,
                 model_type="bpe",
                 vocab_size=size,
                 hard_vocab_limit=False,
@@ -284,18 +285,18 @@ class Subwords(Vocabulary):
             )
         except RuntimeError as error:
             raise ValueError(
-                f"sentencepiece cannot make {size} subwords of this text; change "
+                f"sentencepiece cannot learn {size} subwords from this text; change "
                 f"`data.vocabulary_size`. It says: {error}"
             ) from None
-        return cls(written.getvalue())
+        return cls(model.getvalue())
 
     @property
     def size(self) -> int:
         return self._processor.get_piece_size()
 
     @property
-    def grows(self) -> bool:
-        """Not where characters are divided into bytes, a part of which is another text."""
+    def is_prefix_monotone(self) -> bool:
+        """False where subwords are bytes: the first bytes of a character are another text."""
         return not any(map(self._processor.is_byte, range(self.size)))
 
     def encode(self, text: str) -> list[int]:
@@ -309,13 +310,13 @@ class Subwords(Vocabulary):
         return [self._processor.id_to_piece(int(index)) for index in ids]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._processor.decode([int(index) for index in words_of(ids)])
+        return self._processor.decode([int(index) for index in content_ids(ids)])
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "model": base64.b64encode(self._model).decode("ascii")}
 
     @classmethod
-    def _restored(cls, **parts: Any) -> Vocabulary:
+    def _from_parts(cls, **parts: Any) -> Vocabulary:
         if set(parts) != {"model"}:
             raise TypeError
         return cls(base64.b64decode(parts["model"]))

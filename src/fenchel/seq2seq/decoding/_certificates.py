@@ -1,4 +1,4 @@
-"""What a search can claim of the texts that it found: docs/concepts/search.md has the proofs."""
+"""What a search can prove about the texts that it found; docs/concepts/search.md has the proofs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ..data._vocabulary import Vocabulary
-from ._cuts import Cuts, Prefixes
-from ._hypotheses import Links, spelled
+from ._hypotheses import BackPointers, token_sequences
+from ._pruned import Prefixes, Pruned
 from ._texts import Text
 
 
-class Claim(NamedTuple):
-    """As in `Result`."""
+class Certificate(NamedTuple):
+    """The fields of the same names of `Result`."""
 
     exact: bool
     complete: bool
@@ -23,83 +23,85 @@ class Claim(NamedTuple):
 
 
 def certify_sequences(
-    texts: Sequence[Sequence[Text]], cuts: Cuts, unfinished: Tensor, rounding: float
-) -> list[Claim]:
-    """The claims for every input where each text has one sequence, which was found or cut whole."""
-    claims = []
-    least = math.log(rounding)  # what a token of probability zero may have in another batch
-    columns = (cuts.worst.tolist(), cuts.high.tolist(), unfinished.tolist())
-    for found, worst, high, broken in zip(texts, *columns, strict=True):
-        certain = bool(found) and not broken
-        complete = certain and worst == -math.inf
-        exact = complete or (certain and max(high, least) <= found[0].low)
-        claims.append(Claim(exact, complete, math.exp(worst)))
-    return claims
+    texts: Sequence[Sequence[Text]], pruned: Pruned, unfinished: Tensor, rounding: float
+) -> list[Certificate]:
+    """The certificate of every input, if each text has one sequence, which was found or pruned."""
+    certificates = []
+    zero_upper = math.log(rounding)  # what a token of probability zero may have in another batch
+    columns = (pruned.max_log_p.tolist(), pruned.max_upper.tolist(), unfinished.tolist())
+    for found, log_p, upper, is_unfinished in zip(texts, *columns, strict=True):
+        is_valid = bool(found) and not is_unfinished
+        complete = is_valid and log_p == -math.inf
+        exact = complete or (is_valid and max(upper, zero_upper) <= found[0].lower)
+        certificates.append(Certificate(exact, complete, math.exp(log_p)))
+    return certificates
 
 
 def certify_texts(
     texts: Sequence[Sequence[Text]],
     keep: int,
-    cuts: Cuts,
+    pruned: Pruned,
     unfinished: Tensor,
-    history: list[Links],
+    history: list[BackPointers],
     vocabulary: Vocabulary,
-) -> list[Claim]:
-    """The claims for every input where what was cut may belong to any text that it can spell."""
-    claims, open_items = [], []
-    columns = (cuts.worst.tolist(), cuts.mass.tolist(), unfinished.tolist())
-    for item, (found, worst, mass, broken) in enumerate(zip(texts, *columns, strict=True)):
-        certain, whole = bool(found) and not broken, worst == -math.inf
-        rival, bound = rivals(found, keep, [], mass)
-        exact = certain and (whole or rival <= math.exp(found[0].low))
-        complete = certain and whole and len(found) <= keep
-        claims.append(Claim(exact, complete, 0.0 if complete else min(1.0, bound)))
-        if certain and not exact and vocabulary.grows:
-            open_items.append(item)
-    for item, prefixes in _cut_texts(open_items, cuts.largest, history, vocabulary).items():
+) -> list[Certificate]:
+    """The certificate of every input, if a text may have several sequences.
+
+    A pruned prefix then counts for every text that it can become.
+    """
+    certificates, uncertain = [], []
+    columns = (pruned.max_log_p.tolist(), pruned.mass.tolist(), unfinished.tolist())
+    for item, (found, log_p, mass, is_unfinished) in enumerate(zip(texts, *columns, strict=True)):
+        is_valid, nothing_pruned = bool(found) and not is_unfinished, log_p == -math.inf
+        other, bound = upper_bounds(found, keep, [], mass)
+        exact = is_valid and (nothing_pruned or other <= math.exp(found[0].lower))
+        complete = is_valid and nothing_pruned and len(found) <= keep
+        certificates.append(Certificate(exact, complete, 0.0 if complete else min(1.0, bound)))
+        if is_valid and not exact and vocabulary.is_prefix_monotone:
+            uncertain.append(item)
+    for item, prefixes in _spell(uncertain, pruned.largest, history, vocabulary).items():
         rest = max(0.0, columns[1][item] - math.fsum(mass for _, mass in prefixes))
-        rival, bound = rivals(texts[item], keep, prefixes, rest)
-        exact = rival <= math.exp(texts[item][0].low)
-        claims[item] = Claim(exact, False, min(1.0, bound))
-    return claims
+        other, bound = upper_bounds(texts[item], keep, prefixes, rest)
+        exact = other <= math.exp(texts[item][0].lower)
+        certificates[item] = Certificate(exact, False, min(1.0, bound))
+    return certificates
 
 
-def rivals(
-    texts: Sequence[Text], shown: int, prefixes: Sequence[tuple[str, float]], rest: float
+def upper_bounds(
+    texts: Sequence[Text], keep: int, prefixes: Sequence[tuple[str, float]], rest: float
 ) -> tuple[float, float]:
-    """How probable a text other than the first can be, and one that is not among those shown.
+    """Upper bounds of the probabilities of all texts but the first, and of all that are not kept.
 
-    A text can gain the mass of a prefix that was cut if it begins with the prefix's own text, and
-    whatever is not attributed to a prefix.
+    A text may gain the mass of every pruned prefix whose text it begins with, and the rest.
 
     Args:
-        texts: those found.
-        shown: how many of them are.
-        prefixes: texts that were cut, with all of their mass.
-        rest: the mass of all others.
+        texts: those found, the most probable first.
+        keep: how many of them are kept.
+        prefixes: the texts of pruned prefixes, and the mass of each.
+        rest: the mass of all other pruned prefixes.
 
     >>> found = [Text("ab", [0], *[math.log(0.5)] * 3), Text("cd", [1], *[math.log(0.2)] * 3)]
-    >>> rivals(found, 1, [("a", 0.25), ("abc", 0.0625)], 0.0)
+    >>> upper_bounds(found, 1, [("a", 0.25), ("abc", 0.0625)], 0.0)
     (0.3125, 0.3125)
     """
 
     def gain(name: str) -> float:
         return rest + math.fsum(mass for prefix, mass in prefixes if name.startswith(prefix))
 
-    unseen = max((gain(prefix) for prefix, _ in prefixes), default=rest)
-    found = [math.exp(text.high) + gain(text.name) for text in texts]
-    return max([unseen, *found[1:]]), max([unseen, *found[shown:]])
+    not_found = max((gain(prefix) for prefix, _ in prefixes), default=rest)
+    found = [math.exp(text.upper) + gain(text.name) for text in texts]
+    return max([not_found, *found[1:]]), max([not_found, *found[keep:]])
 
 
-def _cut_texts(
-    items: Sequence[int], cut: Prefixes, history: list[Links], vocabulary: Vocabulary
+def _spell(
+    items: Sequence[int], prefixes: Prefixes, history: list[BackPointers], vocabulary: Vocabulary
 ) -> dict[int, list[tuple[str, float]]]:
-    """The texts and masses of the largest prefixes that were cut, of some inputs."""
+    """The texts and masses of the pruned prefixes of these inputs."""
     found: dict[int, list[tuple[str, float]]] = {item: [] for item in items}
-    wanted = [place for place, item in enumerate(cut.item.tolist()) if item in found]
-    cut = cut[cut.item.new_tensor(wanted)]
-    columns = (cut.item.tolist(), cut.mass.tolist(), cut.token.tolist())
-    sequences = spelled(history, cut.length, cut.row)
+    wanted = [index for index, item in enumerate(prefixes.item.tolist()) if item in found]
+    prefixes = prefixes[prefixes.item.new_tensor(wanted)]
+    columns = (prefixes.item.tolist(), prefixes.mass.tolist(), prefixes.token.tolist())
+    sequences = token_sequences(history, prefixes.length, prefixes.parent)
     for item, mass, token, tokens in zip(*columns, sequences, strict=True):
         found[item].append((vocabulary.decode([*tokens, token]), mass))
     return found

@@ -1,4 +1,4 @@
-"""A model's outputs for texts, and how good, how sparse and how certain they are."""
+"""Decoding of texts, and the evaluation of the outputs: scores, sparsity and certificates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from ... import _checks
 from .._checks import check_search_size, check_texts
-from ..data._batches import batches_within, padded
+from ..data._batches import padded, split_batches
 from ..data._corpus import encode
 from ..data._readers import Pair
 from ..models._ensemble import check_decoders
@@ -22,7 +22,8 @@ from ._hypotheses import Result
 from ._metrics import SCORES, edit_distance
 from ._search import search
 
-NOTHING = Result([], exact=False, complete=False, bound=1.0, limited=False)
+NO_RESULT = Result([], exact=False, complete=False, bound=1.0, limited=False)
+"""The result for a text without tokens."""
 
 
 def decode(
@@ -36,17 +37,19 @@ def decode(
     max_length: int = 100,
     attention: bool = False,
 ) -> list[Result]:
-    """Searches the outputs of texts, in batches of similar lengths.
+    """Decodes texts, in batches of similar lengths.
 
     Args:
-        models: one, or a list that is an ensemble, with the same vocabularies, on one device.
-        texts: as the source vocabulary encodes them; one of no token has no hypothesis.
-        batch_size: texts searched at once; fewer, where they are so long that it takes memory.
+        models: a model, or a list of models that form an ensemble. They must have the same
+            vocabularies and be on the same device.
+        texts: in the format of the source vocabulary; a text without tokens has no hypothesis.
+        batch_size: the largest number of texts decoded at once; long texts are decoded in smaller
+            batches.
         method, beam, nbest, max_length, attention: as for `search`.
     Returns:
         One result for each text, in their order.
     Raises:
-        TypeError, ValueError: if an argument is wrong, or a text cannot be read.
+        TypeError, ValueError: if an argument is wrong, or a text has another format.
 
     >>> from fenchel.seq2seq import Characters, ModelConfig
     >>> letters = Characters("abc")
@@ -62,7 +65,7 @@ def decode(
     ids = [source.encode(text) for text in texts]
     order = sorted((i for i in range(len(ids)) if ids[i]), key=lambda i: len(ids[i]))
     found: dict[int, Result] = {}
-    for rows in batches_within([len(ids[i]) for i in order], batch_size):
+    for rows in split_batches([len(ids[i]) for i in order], batch_size):
         chosen = order[rows]
         results = search(
             models,
@@ -75,11 +78,11 @@ def decode(
             attention=attention,
         )
         found.update(zip(chosen, results, strict=True))
-    return [found.get(i, NOTHING) for i in range(len(ids))]
+    return [found.get(i, NO_RESULT) for i in range(len(ids))]
 
 
 def best_texts(model: Seq2Seq, results: Sequence[Result]) -> list[str]:
-    """The most probable text of each result."""
+    """The most probable text of each result; empty if there is none."""
     return [
         model.target.decode(result.hypotheses[0].tokens) if result.hypotheses else ""
         for result in results
@@ -88,16 +91,17 @@ def best_texts(model: Seq2Seq, results: Sequence[Result]) -> list[str]:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What `evaluate` found.
+    """The result of `evaluate`.
 
     Args:
-        scores: of the task, over all pairs; for inflection over all inputs, each of which may have
-            several references, and averaged over languages.
-        languages: for inflection, the scores of each.
-        sparsity: means over the references' tokens, and shares of the inputs in percent.
-        outputs: the most probable output of each pair.
-        pairs: how many there were.
-        inputs: how many different sources they have.
+        scores: of the task, over all pairs; for inflection over all different sources, averaged
+            over languages.
+        languages: for inflection, the scores of each language.
+        sparsity: mean numbers of nonzeros over the tokens of the references, and shares of the
+            inputs in percent.
+        outputs: the most probable output of each pair's source.
+        pairs: the number of pairs.
+        inputs: the number of different sources.
     """
 
     scores: dict[str, float]
@@ -108,7 +112,7 @@ class Evaluation:
     inputs: int
 
     def to_json(self) -> dict[str, Any]:
-        """All but the outputs."""
+        """All fields but the outputs."""
         return {
             "pairs": self.pairs,
             "inputs": self.inputs,
@@ -131,9 +135,9 @@ def evaluate(
     """Decodes the sources of pairs, and scores the outputs against the targets.
 
     Args:
-        models: one, or a list that is an ensemble.
-        pairs: sources and references. Inflection counts a source once, however many references
-            it has, and compares its output with the nearest of them.
+        models: a model, or a list of models that form an ensemble.
+        pairs: sources and references. Inflection counts each source once, and compares its output
+            with the nearest of its references.
         task: "inflection", "translation" or "summarization".
         batch_size, method, beam, max_length: as for `decode`.
     Raises:
@@ -169,7 +173,7 @@ def evaluate(
 
 
 def _by_language(outputs: dict[str, str], pairs: Sequence[Pair]) -> dict[str, dict[str, float]]:
-    """The scores of each language, from the output of each source and the nearest reference."""
+    """The scores of each language; an output is compared with the nearest reference."""
     accepted: dict[str, list[str]] = defaultdict(list)
     for source, reference in pairs:
         accepted[source].append(reference)
@@ -186,7 +190,7 @@ def _by_language(outputs: dict[str, str], pairs: Sequence[Pair]) -> dict[str, di
 def _nonzeros(
     models: Sequence[Seq2Seq], pairs: Sequence[Pair], batch_size: int
 ) -> dict[str, float]:
-    """The models' mean numbers of nonzeros, when they are shown the references."""
+    """The mean numbers of nonzeros when the models are given the references."""
     device = next(models[0].parameters()).device
     encoded = encode(pairs, models[0].source, models[0].target)
     found = [validate(model, encoded, batch_size, World(0, 1, device)) for model in models]
@@ -197,7 +201,7 @@ def _nonzeros(
 
 
 def _shares(results: Sequence[Result]) -> dict[str, float]:
-    """In percent, the inputs with one text, with a certificate, and with all the mass."""
+    """In percent: inputs with a single text, with an exact result, and with a complete one."""
     single = sum(result.complete and len(result.hypotheses) == 1 for result in results)
     exact = sum(result.exact for result in results)
     complete = sum(result.complete for result in results)

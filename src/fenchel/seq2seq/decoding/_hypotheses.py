@@ -1,4 +1,4 @@
-"""What a search found: hypotheses, their probabilities, and what can be claimed of them."""
+"""What a search finds: hypotheses, their probabilities, and certificates."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Hypothesis:
 
     Args:
         tokens: its most probable sequence, without the beginning and the end.
-        log_probability: the logarithm of the text's probability, as far as it was found.
-        probabilities: of each of the tokens given those before it, the end included.
-        finished: false if the length limit broke it off; then no end is included, and the
+        log_probability: the logarithm of the text's probability: of all its sequences found.
+        probabilities: of each token, and of the end, given the tokens before it.
+        finished: false if the length limit ended the sequence; then it has no end, and its
             probability is that of a prefix.
-        attention: (tokens and end, heads, source), if it was asked for.
+        attention: (tokens and end, heads, source), if requested.
         others: the other sequences found that spell this text, the most probable first, each with
             its own probability.
 
@@ -41,29 +41,29 @@ class Hypothesis:
 
     @property
     def probability(self) -> float:
-        """That of the text: of `tokens` and all `others` together."""
+        """The probability of the text: of `tokens` and all `others` together."""
         return math.exp(self.log_probability)
 
     @classmethod
     def of(cls, sequences: Sequence[Hypothesis]) -> Hypothesis:
-        """The text that these sequences spell, the most probable first."""
+        """The text that all these sequences spell, the most probable sequence first."""
         first, *others = sequences
         if not others:
             return first
-        log = log_sum([each.log_probability for each in sequences])
+        log = logsumexp([each.log_probability for each in sequences])
         return replace(first, log_probability=log, others=tuple(others))
 
 
-def log_sum(logs: Sequence[float]) -> float:
-    """log Σ exp, which no logarithm is too small for.
+def logsumexp(logs: Sequence[float]) -> float:
+    """log Σ exp, without underflow.
 
-    >>> log_sum([-2000.0]), round(log_sum([-2000.0, -2000.0]) + 2000, 3)
+    >>> logsumexp([-2000.0]), round(logsumexp([-2000.0, -2000.0]) + 2000, 3)
     (-2000.0, 0.693)
     """
-    most = max(logs)
-    if len(logs) == 1 or most == -math.inf:
-        return most
-    return most + math.log(math.fsum(math.exp(log - most) for log in logs))
+    largest = max(logs)
+    if len(logs) == 1 or largest == -math.inf:
+        return largest
+    return largest + math.log(math.fsum(math.exp(log - largest) for log in logs))
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,12 @@ class Result:
     """The texts found for one input, the most probable first, with two certificates.
 
     Args:
-        hypotheses: finished ones; where the length limit let none finish, the prefixes that it
-            broke off, as a makeshift.
-        exact: whether no text at all is more probable than the first, whatever was not found.
-        complete: whether these are all texts of nonzero probability, and their probabilities whole;
-            they then sum to one.
-        bound: no text that is not among the hypotheses is more probable than this; zero if the
-            search is complete.
-        limited: whether the length limit broke off a hypothesis that could have been among these.
+        hypotheses: finished ones. If none finished within the length limit, they are prefixes.
+        exact: whether it is proven that no text is more probable than the first.
+        complete: whether it is proven that these are all texts of nonzero probability, with their
+            whole probabilities, which then sum to one.
+        bound: an upper bound of the probability of any other text; zero if the search is complete.
+        limited: whether the length limit ended a hypothesis that could have been one of these.
 
     >>> Result([Hypothesis((5,), math.log(0.75), (0.75, 1.0))], True, False, 0.25, False).mass
     0.75
@@ -91,14 +89,19 @@ class Result:
     limited: bool
 
     @property
+    def certificate(self) -> str:
+        """The stronger certificate: "complete", "exact" or "none"."""
+        return "complete" if self.complete else "exact" if self.exact else "none"
+
+    @property
     def mass(self) -> float:
         """The probability of all finished hypotheses together."""
         return math.fsum(each.probability for each in self.hypotheses if each.finished)
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Tensors of one length, side by side."""
+class Table:
+    """A table: each field is a column, a tensor (N,)."""
 
     def __getitem__(self, index: Tensor | slice) -> Self:
         return type(self)(*(value[index] for value in vars(self).values()))
@@ -112,10 +115,14 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Links:
-    """How the live hypotheses of a length follow from those that are one token shorter: (R,) each.
+class BackPointers:
+    """The live sequences of one length, (R,) each, and the shorter ones that they extend.
 
-    `attention` (R, heads, S) is what these hypotheses attend to for their next token.
+    Args:
+        parent: the row of the sequence without its last token, among the live ones of its length.
+        token: the last token.
+        probability: of the last token, given those before it.
+        attention: (R, heads, S), to predict the next token.
     """
 
     parent: Tensor
@@ -125,92 +132,104 @@ class Links:
 
 
 @dataclass(frozen=True)
-class Sequences(Rows):
+class Sequences(Table):
     """Sequences of tokens, (N,) each.
 
-    `item` is their input, `log` that of their probability, `low` and `high` the least and the most
-    that it may be in another batch, `probability` that of their last token alone. `row` is the
-    place of the sequence without that token among the live ones of its length.
+    Args:
+        item: the input.
+        log_p: the log-probability of the sequence.
+        lower, upper: bounds of this log-probability in any other batch.
+        parent: the row of the sequence without its last token, among the live ones of its length.
+        token: the last token.
+        probability: of the last token, given those before it.
     """
 
     item: Tensor
-    log: Tensor
-    low: Tensor
-    high: Tensor
-    row: Tensor
+    log_p: Tensor
+    lower: Tensor
+    upper: Tensor
+    parent: Tensor
     token: Tensor
     probability: Tensor
 
 
 @dataclass(frozen=True)
 class Ends(Sequences):
-    """Sequences that have ended, or were broken off, without the end's own token.
+    """Finished sequences, or unfinished ones at the length limit.
 
-    `length` is that of the sequence, `probability` that of its end, NaN if it has none, and `text`
-    the number of what it spells.
+    The last token of a finished sequence is its end. The `probability` of an unfinished one is NaN.
+
+    Args:
+        length: the number of tokens, without the end.
+        text: the index of the text that the sequence spells, −1 while it is not known.
     """
 
     length: Tensor
     text: Tensor
 
     @classmethod
-    def at(cls, length: int, rows: Sequences) -> Self:
-        """Sequences of `length` tokens and the end; their texts are not known yet."""
-        sizes, none = torch.full_like(rows.row, length), torch.full_like(rows.row, -1)
-        return cls(**vars(rows), length=sizes, text=none)
+    def at(cls, length: int, sequences: Sequences) -> Self:
+        """Sequences of `length` tokens and an end; their texts are not known yet."""
+        lengths = torch.full_like(sequences.parent, length)
+        return cls(**vars(sequences), length=lengths, text=torch.full_like(lengths, -1))
 
 
-def paths(history: list[Links], length: Tensor, row: Tensor) -> Tensor:
-    """The rows (N, longest + 1) that lead to rows (N,) of these lengths, from the empty one on."""
-    rows, longest = row.clone(), int(length.max()) if len(length) else 0
-    path = torch.zeros(longest + 1, len(row), dtype=torch.int64, device=row.device)
-    for step in range(longest, -1, -1):
+def _ancestors(history: list[BackPointers], length: Tensor, row: Tensor) -> Tensor:
+    """The rows (N, max length + 1) of all prefixes of live sequences, from the empty one.
+
+    Args:
+        history: for each length from zero.
+        length, row: of the sequences, (N,).
+    """
+    rows, max_length = row.clone(), int(length.max()) if len(length) else 0
+    path = torch.zeros(max_length + 1, len(row), dtype=torch.int64, device=row.device)
+    for step in range(max_length, -1, -1):
         path[step] = rows
         parent = history[step].parent
-        before = parent[rows.clamp(max=len(parent) - 1)]  # those of shorter ones are not read
+        before = parent[rows.clamp(max=len(parent) - 1)]  # shorter sequences do not use it
         rows = torch.where(length >= step, before, rows)
     return path.t()
 
 
-def _along(history: list[Links], path: Tensor, name: str) -> Tensor:
-    """What the links of a path hold, (N, longest + 1)."""
-    columns = [getattr(links, name) for links, _ in zip(history, path.t(), strict=False)]
+def _gather(history: list[BackPointers], path: Tensor, name: str) -> Tensor:
+    """A field of the back-pointers along paths, (N, max length + 1)."""
+    columns = [getattr(each, name) for each, _ in zip(history, path.t(), strict=False)]
     pairs = zip(columns, path.t(), strict=True)
     return torch.stack([values[rows.clamp(max=len(values) - 1)] for values, rows in pairs], 1)
 
 
-def spelled(history: list[Links], length: Tensor, row: Tensor) -> list[list[int]]:
-    """The tokens of live sequences, without the beginning."""
-    tokens = _along(history, paths(history, length, row), "token").tolist()
+def token_sequences(history: list[BackPointers], length: Tensor, row: Tensor) -> list[list[int]]:
+    """The tokens of live sequences of these lengths and rows, without begin."""
+    tokens = _gather(history, _ancestors(history, length, row), "token").tolist()
     return [each[1 : size + 1] for each, size in zip(tokens, length.tolist(), strict=True)]
 
 
-def trace(
-    history: list[Links], ends: Ends, attended: Sequence[bool], sizes: Sequence[int]
+def backtrace(
+    history: list[BackPointers], ends: Ends, has_attention: Sequence[bool], sizes: Sequence[int]
 ) -> list[Hypothesis]:
-    """Follows the links back from every end.
+    """The hypotheses of finished sequences, by following the back-pointers.
 
     Args:
-        history: one for each length, from zero on.
+        history: for each length from zero.
         ends: the sequences.
-        attended: which of them come with their attention, if there is any.
-        sizes: the length of each input, to which attention is cut.
+        has_attention: which of them get their attention, if the history has it.
+        sizes: the length of each input, without padding.
     """
-    path = paths(history, ends.length, ends.row)
-    tokens, chances = (_along(history, path, name) for name in ("token", "probability"))
-    columns = (path, tokens, chances, ends.item, ends.log, ends.length, ends.probability)
+    path = _ancestors(history, ends.length, ends.parent)
+    token, probability = (_gather(history, path, name) for name in ("token", "probability"))
+    columns = (path, token, probability, ends.item, ends.log_p, ends.length, ends.probability)
     found = []
-    for looks, rows, words, chain, item, log, length, end in zip(
-        attended, *(column.tolist() for column in columns), strict=True
+    for is_attended, rows, tokens, factors, item, log_p, length, end in zip(
+        has_attention, *(column.tolist() for column in columns), strict=True
     ):
         attention = None
-        if looks and history[0].attention is not None:
+        if is_attended and history[0].attention is not None:
             steps = enumerate(rows[: length + 1])
             weights = [history[step].attention[row] for step, row in steps]  # type: ignore[index]
             attention = torch.stack(weights)[..., : sizes[item]]
         finished = not math.isnan(end)
-        chances_of = chain[1 : length + 1] + ([end] if finished else [])
+        chain = factors[1 : length + 1] + ([end] if finished else [])
         found.append(
-            Hypothesis(tuple(words[1 : length + 1]), log, tuple(chances_of), finished, attention)
+            Hypothesis(tuple(tokens[1 : length + 1]), log_p, tuple(chain), finished, attention)
         )
     return found

@@ -1,4 +1,4 @@
-"""Scores of outputs against references: accuracy and edit distance, BLEU and chrF, ROUGE."""
+"""Scores of outputs against references: accuracy, edit distance, BLEU, chrF and ROUGE."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def edit_distance(a: str, b: str) -> int:
-    """The fewest insertions, deletions and substitutions of characters from one text to another.
+    """The smallest number of insertions, deletions and substitutions between two texts.
 
     >>> edit_distance("drawed", "drawn")
     2
@@ -23,18 +23,18 @@ def edit_distance(a: str, b: str) -> int:
 
 
 def inflection(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """The share of outputs that are right, in percent, and their mean edit distance.
+    """The share of correct outputs in percent, and the mean edit distance.
 
     >>> inflection(["drawn", "drawed"], ["drawn", "drawn"])
     {'accuracy': 50.0, 'edit_distance': 1.0}
     """
-    right = sum(output == reference for output, reference in zip(outputs, references, strict=True))
+    correct = sum(a == b for a, b in zip(outputs, references, strict=True))
     edits = sum(map(edit_distance, outputs, references))
-    return {"accuracy": 100 * right / len(references), "edit_distance": edits / len(references)}
+    return {"accuracy": 100 * correct / len(references), "edit_distance": edits / len(references)}
 
 
 def translation(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """BLEU and chrF by sacrebleu, with its defaults.
+    """BLEU and chrF by sacrebleu, with its default options.
 
     >>> translation(["the tree of life ."], ["the tree of life ."])["BLEU"]
     100.0
@@ -50,7 +50,7 @@ def translation(outputs: Sequence[str], references: Sequence[str]) -> dict[str, 
 
 
 class _Tokenizer:
-    """Words of any script, in lower case; rouge_score's own keeps English letters alone."""
+    """Words of any script, in lower case; the tokenizer of rouge_score knows only a to z."""
 
     def tokenize(self, text: str) -> list[str]:
         return re.findall(r"\w+", text.lower())
@@ -68,10 +68,10 @@ def summarization(outputs: Sequence[str], references: Sequence[str]) -> dict[str
     scorer = RougeScorer(list(names), tokenizer=_Tokenizer())
     scores = [scorer.score(r, o) for o, r in zip(outputs, references, strict=True)]
     return {
-        shown: round(100 * sum(score[name].fmeasure for score in scores) / len(scores), 2)
-        for name, shown in names.items()
+        title: round(100 * sum(score[name].fmeasure for score in scores) / len(scores), 2)
+        for name, title in names.items()
     }
 
 
-SCORES = {"inflection": inflection, "translation": translation, "summarization": summarization}
-"""The scores of each task, by name."""
+SCORES = {score.__name__: score for score in (inflection, translation, summarization)}
+"""The function that computes the scores of each task."""

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ... import _checks
+from ..._choices import SEARCH_METHODS
 from .._checks import check_search_size, check_sources
 from ..models._ensemble import Decoder, Ensemble
-from . import _frontier
+from . import _beam
 from ._hypotheses import Result
 
-METHODS = ("beam", "greedy", "exhaustive")
-LIVE = 8192
-"""The most hypotheses whose states a search holds at a time; no beam is wider."""
+MAX_LIVE = 8192
+"""How many live hypotheses, with their states, a search holds at a time; no beam is wider."""
 
 
 def search(
@@ -29,29 +29,29 @@ def search(
     limit: int = 1000,
     attention: bool = False,
 ) -> list[Result]:
-    """The most probable outputs for each input, and whether better ones can exist.
+    """Finds the most probable outputs of each input, and proves what it can about them.
 
-    A sequence of tokens has the probability Πₜ p(yₜ | y₁ … yₜ₋₁, x), to its end, and a text that of
-    all sequences that spell it. Tokens of probability zero are not followed. What is cut is
-    remembered by its probability, which no continuation can exceed, nor all of them together;
-    `Result.exact` and `Result.complete` follow from it.
+    A sequence of tokens has the probability Πₜ p(yₜ | y₁ … yₜ₋₁, x), its end included. A text has
+    the probability of all sequences that spell it. Tokens of probability zero are never added. The
+    probability of a pruned prefix bounds that of all its continuations together; the certificates
+    `Result.exact` and `Result.complete` follow from these bounds.
 
     Args:
-        models: a model, or several, whose probabilities for the next token are averaged; a
-            `Seq2Seq` or any other object with `start`, `step` and `probabilities`. Its `target` is
-            the vocabulary that spells texts; without one every sequence is a text of its own.
-        source: (B, S) tokens.
-        lengths: (B,) how many of each row are not padding.
-        method: "greedy" follows the most probable token; "beam" the `beam` best hypotheses of each
-            length, beside those that have finished; "exhaustive" all of them.
-        beam: how many live sequences are kept for an input, at most 8192.
-        nbest: the most texts to return, at most 8192; by default as many as `beam`, or all found
-            by an exhaustive search. A live sequence that cannot be among them, nor decide what is
-            certified, is dropped.
-        max_length: the most tokens of a sequence, without its end, at most 10,000. Where it breaks
-            one off, nothing is certified.
-        limit: the most live, and the most finished, sequences of an input in an exhaustive search,
-            at most 8192; what exceeds it is cut. Inputs are searched a few at a time, with no more
+        models: a model, or several, whose probabilities for the next token are averaged. A model is
+            a `Seq2Seq` or any other object with `start`, `step` and `probabilities`. Its `target`
+            is the vocabulary that spells texts; without it every sequence is a text of its own.
+        source: tokens (B, S).
+        lengths: (B,), the number of tokens of each row without padding.
+        method: "greedy" keeps the most probable token; "beam" the `beam` best live sequences of
+            each length; "exhaustive" all of them, up to `limit`.
+        beam: how many live sequences an input keeps, at most 8192.
+        nbest: the largest number of texts to return, at most 8192; by default `beam`, or all texts
+            found by an exhaustive search. Live sequences are pruned once they can neither be among
+            these texts nor change a certificate.
+        max_length: the largest number of tokens of a sequence, without its end, at most 10,000. If
+            no sequence ends within it, nothing is certified.
+        limit: the largest number of live, and of finished, sequences of an input in an exhaustive
+            search, at most 8192; the others are pruned. Inputs are searched in groups with no more
             than 8192 live sequences together.
         attention: whether hypotheses come with their attention weights.
     Returns:
@@ -60,10 +60,10 @@ def search(
         TypeError, ValueError: if an argument is wrong, or a model's probabilities are NaN,
             negative or do not sum to one.
 
-    Cost: at most `max_length` + 1 steps of the models, each on the live hypotheses alone. A
-    certificate costs nothing.
+    Cost: at most `max_length` + 1 steps of the models, on the live sequences alone. Certificates
+    need no further steps.
 
-    >>> class Coin:  # says "5" and ends, or "6" for ever
+    >>> class Coin:  # "5" and the end, or "6" for ever
     ...     def start(self, source, lengths):
     ...         return {"last": source[:, 0]}
     ...     def step(self, state, tokens):
@@ -81,7 +81,7 @@ def search(
 
     References: peters2019sparse.
     """
-    _checks.choice("method", method, METHODS)
+    _checks.choice("method", method, SEARCH_METHODS)
     check_sources(source, lengths)
     sizes = {
         "beam": beam,
@@ -93,18 +93,18 @@ def search(
         check_search_size(name, value)
     ensemble = Ensemble(models)
     width = {"beam": beam, "greedy": 1, "exhaustive": limit}[method]
-    plan = _frontier.Plan(
+    plan = _beam.Plan(
         width=width,
         keep=1 if method == "greedy" else nbest or width,
         greedy=method == "greedy",
         max_length=max_length,
         attention=attention,
-        vocabulary=None if ensemble.unique else ensemble.vocabulary,
+        vocabulary=None if ensemble.is_unambiguous else ensemble.vocabulary,
     )
-    size = LIVE // width
+    size = MAX_LIVE // width
     results: list[Result] = []
     with ensemble.evaluating():
         for begin in range(0, len(source), size):
             items = slice(begin, begin + size)
-            results += _frontier.run(ensemble, source[items], lengths[items], plan)
+            results += _beam.run(ensemble, source[items], lengths[items], plan)
     return results

@@ -10,43 +10,45 @@ import torch
 from torch import Tensor
 
 from ..data._vocabulary import Vocabulary
-from ._cuts import Cuts, ranks
-from ._hypotheses import Ends, Links, log_sum, spelled
+from ._hypotheses import BackPointers, Ends, logsumexp, token_sequences
+from ._pruned import Pruned, ranks
 
-ROOM = 256
-"""The least number of finished sequences that an input keeps, where several may spell a text."""
+MIN_FINISHED = 256
+"""An input keeps at least this many finished sequences, if several may spell the same text."""
 
 
 class Finished:
-    """The most probable finished sequences of every input, by the texts that they spell.
+    """The most probable finished sequences of every input, grouped by the texts that they spell.
 
     Args:
         empty: no sequence, on the device of the search.
-        items: how many inputs there are.
+        items: the number of inputs.
         keep: how many texts of an input are wanted.
-        vocabulary: what spells texts, or None where every sequence is one of its own.
+        vocabulary: spells the texts; None if every sequence is a text of its own.
     """
 
     def __init__(self, empty: Ends, items: int, keep: int, vocabulary: Vocabulary | None) -> None:
         self.ends, self.keep = empty, keep
         self._items, self._vocabulary = items, vocabulary
-        self.room = keep if vocabulary is None else max(keep, ROOM)
+        self.max_sequences = keep if vocabulary is None else max(keep, MIN_FINISHED)
+        """How many finished sequences an input keeps."""
         self.names: list[str] = []
-        """The texts, by their numbers."""
-        self._numbers: dict[tuple[int, str], int] = {}
+        """The texts; `Ends.text` is an index into them."""
+        self._indices: dict[tuple[int, str], int] = {}
 
-    def add(self, more: Ends, history: list[Links], cuts: Cuts) -> None:
-        """Finished sequences; the least probable ones beyond the room there is are cut."""
+    def add(self, more: Ends, history: list[BackPointers], pruned: Pruned) -> None:
+        """Adds finished sequences, and prunes the least probable ones beyond `max_sequences`."""
         ends = self.ends + more
-        kept = ranks(ends.item, ends.log) < self.room
-        cuts.add(ends[~kept], ends.length[~kept])
-        self.ends = self._numbered(ends[kept], history)
+        is_kept = ranks(ends.item, ends.log_p) < self.max_sequences
+        pruned.add(ends[~is_kept], ends.length[~is_kept])
+        self.ends = self._with_texts(ends[is_kept], history)
 
-    def add_broken(self, more: Ends, history: list[Links]) -> None:
-        """Prefixes that stand for finished sequences where there are none."""
-        self.ends = self._numbered(self.ends + more, history)
+    def add_unfinished(self, more: Ends, history: list[BackPointers]) -> None:
+        """Adds prefixes of inputs that have no finished sequence."""
+        self.ends = self._with_texts(self.ends + more, history)
 
-    def _numbered(self, ends: Ends, history: list[Links]) -> Ends:
+    def _with_texts(self, ends: Ends, history: list[BackPointers]) -> Ends:
+        """The ends, with the index of its text in each."""
         new = (ends.text < 0).nonzero().squeeze(1)
         if self._vocabulary is None:
             first = int(ends.text.max()) + 1 if len(ends) else 0
@@ -54,63 +56,77 @@ class Finished:
             return ends
         if not len(new):
             return ends
-        sequences = spelled(history, ends.length[new], ends.row[new])
-        numbers = []
+        sequences = token_sequences(history, ends.length[new], ends.parent[new])
+        indices = []
         for item, tokens in zip(ends.item[new].tolist(), sequences, strict=True):
             name = self._vocabulary.decode(tokens)
-            number = self._numbers.setdefault((item, name), len(self.names))
-            if number == len(self.names):
+            index = self._indices.setdefault((item, name), len(self.names))
+            if index == len(self.names):
                 self.names.append(name)
-            numbers.append(number)
-        ends.text[new] = torch.tensor(numbers, device=new.device)
+            indices.append(index)
+        ends.text[new] = torch.tensor(indices, device=new.device)
         return ends
 
-    def places(self, *wanted: int) -> list[Tensor]:
-        """The logarithms (items,) of the texts in these places, from 1 on; −inf without one."""
-        item, log = self._texts()
-        order = ranks(item, log)
+    def nth_log_p(self, *numbers: int) -> list[Tensor]:
+        """The log-probability (items,) of the n-th text of every input, −inf if it has none.
+
+        Args:
+            numbers: values of n, 1 for the most probable text.
+        """
+        item, log_p = self._texts()
+        rank = ranks(item, log_p)
         found = []
-        for place in wanted:
-            at = order == place - 1
-            logs = torch.full((self._items,), -math.inf, dtype=log.dtype, device=log.device)
-            logs[item[at]] = log[at]
-            found.append(logs)
+        for number in numbers:
+            is_nth = rank == number - 1
+            nth = torch.full((self._items,), -math.inf, dtype=log_p.dtype, device=log_p.device)
+            nth[item[is_nth]] = log_p[is_nth]
+            found.append(nth)
         return found
 
     def _texts(self) -> tuple[Tensor, Tensor]:
-        """The inputs and logarithms of all texts."""
+        """The inputs and log-probabilities of all texts."""
         ends = self.ends
         if self._vocabulary is None:
-            return ends.item, ends.log
-        numbers, text = ends.text.unique(return_inverse=True)
-        top = torch.full_like(numbers, -math.inf, dtype=ends.log.dtype)
-        top = top.scatter_reduce(0, text, ends.log, "amax")
-        sums = torch.zeros_like(top).scatter_add(0, text, (ends.log - top[text]).exp())
-        return torch.zeros_like(numbers).scatter(0, text, ends.item), top + sums.log()
+            return ends.item, ends.log_p
+        indices, text = ends.text.unique(return_inverse=True)
+        top = torch.full_like(indices, -math.inf, dtype=ends.log_p.dtype)
+        top = top.scatter_reduce(0, text, ends.log_p, "amax")
+        sums = torch.zeros_like(top).scatter_add(0, text, (ends.log_p - top[text]).exp())
+        return torch.zeros_like(indices).scatter(0, text, ends.item), top + sums.log()
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text that was found, the places of its sequences, the best first, and its probability.
+    """A text that was found, and its log-probability.
 
-    `low` and `high` are the least and the most that it may be in another batch; all are logarithms.
+    Args:
+        name: the text itself.
+        sequences: the indices of the sequences that spell it, the most probable first.
+        log_p: its log-probability.
+        lower, upper: bounds of its log-probability in any other batch.
     """
 
     name: str
-    places: list[int]
-    log: float
-    low: float
-    high: float
+    sequences: list[int]
+    log_p: float
+    lower: float
+    upper: float
 
 
 def by_input(ends: Ends, items: int, names: Sequence[str]) -> list[list[Text]]:
-    """The texts of every input, the most probable first; `ends` are in that order, too."""
-    places: dict[tuple[int, int], list[int]] = {}
-    for place, key in enumerate(zip(ends.item.tolist(), ends.text.tolist(), strict=True)):
-        places.setdefault(key, []).append(place)
-    logs, lows, highs = (each.tolist() for each in (ends.log, ends.low, ends.high))
+    """The texts of every input, the most probable first.
+
+    Args:
+        ends: finished sequences, the most probable first.
+        items: the number of inputs.
+        names: the texts; `ends.text` is an index into them.
+    """
+    groups: dict[tuple[int, int], list[int]] = {}
+    for index, key in enumerate(zip(ends.item.tolist(), ends.text.tolist(), strict=True)):
+        groups.setdefault(key, []).append(index)
+    columns = [column.tolist() for column in (ends.log_p, ends.lower, ends.upper)]
     found: list[list[Text]] = [[] for _ in range(items)]
-    for (item, number), chosen in places.items():
-        sums = (log_sum([column[place] for place in chosen]) for column in (logs, lows, highs))
-        found[item].append(Text(names[number] if names else "", chosen, *sums))
-    return [sorted(texts, key=lambda text: -text.log) for texts in found]
+    for (item, text), members in groups.items():
+        sums = (logsumexp([column[index] for index in members]) for column in columns)
+        found[item].append(Text(names[text] if names else "", members, *sums))
+    return [sorted(texts, key=lambda text: -text.log_p) for texts in found]

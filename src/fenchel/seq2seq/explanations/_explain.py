@@ -1,4 +1,4 @@
-"""What a model considers for one input: the tree of its outputs, attention, and a reference."""
+"""Explanations: the tree of a model's possible outputs, its attention, and forced decoding."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from ..decoding._search import search
 from ..models._ensemble import Ensemble
 
 END = "end"
-"""What a reader sees for the end of the sequence."""
-NAMED = 12
-"""The most parts of an input that a warning names."""
+"""The name of the end of the sequence, for a reader."""
+MAX_NAMED = 12
+"""How many unknown parts of an input a warning names."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A part of the tree of hypotheses: tokens without a branch between them, and what follows.
+    """A node of the tree of hypotheses: tokens without a branch between them.
 
     Args:
-        tokens: as a reader sees them.
+        tokens: their names, for a reader.
         probability: of these tokens, given those before.
-        mass: of the hypotheses so far, from the root.
-        children: the most probable first.
-        hypothesis: the place among the hypotheses of the text that ends here, or None; where
-            several sequences of tokens spell it, each has a leaf.
+        mass: the probability of all tokens from the root to here.
+        children: the nodes that follow, the most probable first.
+        hypothesis: the index of the hypothesis that ends here, or None. If several sequences of
+            tokens spell a text, each has a leaf.
     """
 
     tokens: tuple[str, ...]
@@ -45,7 +45,7 @@ class Node:
 
     @property
     def rest(self) -> float:
-        """The probability of what follows and was not found."""
+        """The probability of the continuations that were not found."""
         if self.hypothesis is not None:
             return 0.0
         return max(0.0, self.mass - sum(child.mass for child in self.children))
@@ -53,14 +53,14 @@ class Node:
 
 @dataclass(frozen=True)
 class Position:
-    """One token of a reference, and the tokens that the model considers in its place.
+    """One token of a reference, and the tokens that the model considers at its position.
 
     Args:
         token: of the reference.
-        probability: that the model gives it; zero if it considers others only.
-        candidates: tokens of nonzero probability and these probabilities, the most probable first;
-            the first few of them, and the reference's own if it is one of them.
-        others: how many more there are.
+        probability: of this token, which may be zero.
+        candidates: tokens of nonzero probability with their probabilities, the most probable
+            first: the first few, and the token of the reference if it is among all of them.
+        others: the number of further candidates.
     """
 
     token: str
@@ -71,20 +71,20 @@ class Position:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a model considers for one input; `html()` is a page of it.
+    """All outputs that a model considers for one input; `html()` shows them on a page.
 
     Args:
         text: the input.
-        source: its tokens, as a reader sees them.
-        result: what the search found.
-        outputs: the texts of the first hypotheses, those to show.
-        targets: the tokens of the most probable sequence that spells each, with the end.
-        tree: all sequences that were found to spell them, by their common beginnings.
-        reference: what the model would say in the place of each token of a reference, if given.
+        source: the names of its tokens, for a reader.
+        result: of the search.
+        outputs: the texts of the first hypotheses, which are shown.
+        targets: the tokens of the most probable sequence of each, with the end.
+        tree: all sequences found that spell the outputs, as a tree of their prefixes.
+        reference: the candidates at each token of a reference, if given.
         reference_text: that reference.
         attention: of each of `targets`, (tokens and end, heads, source).
-        unknown: the parts of the input that the model has not met.
-        unique: whether a text has one sequence of tokens only.
+        unknown: the parts of the input that are not in the model's vocabulary.
+        is_unambiguous: whether every text has one sequence of tokens only.
     """
 
     text: str
@@ -97,10 +97,10 @@ class Explanation:
     reference_text: str = ""
     attention: tuple[Tensor, ...] = field(default=(), repr=False)
     unknown: tuple[str, ...] = ()
-    unique: bool = True
+    is_unambiguous: bool = True
 
     def html(self) -> str:
-        """One page with everything in it: no network, script or font from elsewhere."""
+        """A self-contained page, which loads nothing from the network."""
         from ._page import page
 
         return page(self)
@@ -115,19 +115,20 @@ def explain(
     limit: int = 1000,
     max_length: int = 100,
 ) -> Explanation:
-    """Enumerates what a model considers for an input, by exhaustive search.
+    """Lists the outputs that a model considers for an input, by exhaustive search.
 
     Args:
         models: a `Seq2Seq`, or several with the same vocabularies.
-        text: the input, as the source vocabulary reads it; for inflection "draw V;PST".
-        reference: an output to decode by force: at each of its tokens, what else was possible.
-        shown: the most texts in the tree, and the most candidates at a position.
-        limit: the most hypotheses to search for, up to 8192; a dense model has no end of them.
-        max_length: the most tokens of a hypothesis, up to 10,000.
+        text: the input, in the format of the source vocabulary; for inflection "draw V;PST".
+        reference: an output for forced decoding, which shows the candidates at each of its tokens.
+        shown: the largest number of texts in the tree, and of candidates at a position.
+        limit: the largest number of hypotheses to search for, up to 8192; a dense model has
+            infinitely many.
+        max_length: the largest number of tokens of a hypothesis, up to 10,000.
     Returns:
-        The explanation, whose `tree`, `attention` and `reference` `fenchel.plots` can draw.
+        The explanation; `fenchel.plots` can draw its `tree`, `attention` and `reference`.
     Raises:
-        ValueError: if the input or the reference is empty, or cannot be read.
+        ValueError: if the input or the reference is empty, or has another format.
 
     Cost: an exhaustive search, see `search`.
 
@@ -158,12 +159,12 @@ def explain(
         attention=True,
     )
     first = result.hypotheses[:shown]
-    targets = tuple(_read(model.target, each) for each in first)
-    others = [[_read(model.target, other) for other in each.others] for each in first]
+    targets = tuple(_names_and_end(model.target, each) for each in first)
+    others = [[_names_and_end(model.target, other) for other in each.others] for each in first]
     positions = ()
     if reference is not None:
         check_text("reference", reference)
-        positions = _force(ensemble, source, lengths, reference, shown)
+        positions = _force_decoding(ensemble, source, lengths, reference, shown)
     return Explanation(
         text=text,
         source=tuple(_names(model.source, ids)),
@@ -175,17 +176,17 @@ def explain(
         reference_text=reference or "",
         attention=tuple(each.attention.cpu() for each in first),  # type: ignore[union-attr]
         unknown=tuple(visible(part) for part in model.source.unknown(text)),
-        unique=ensemble.unique,
+        is_unambiguous=ensemble.is_unambiguous,
     )
 
 
 def _names(vocabulary: Vocabulary, ids: Sequence[int]) -> list[str]:
-    """The tokens as a reader sees them."""
+    """The names of tokens, for a reader."""
     return [visible(token) for token in vocabulary.tokens(ids)]
 
 
 def visible(token: str) -> str:
-    """A token that can be seen, and is not taken for the end of the sequence.
+    """A token in visible characters, and distinct from the end of the sequence.
 
     >>> [visible(token) for token in ("a", " ", "end", "\\u200b", "\\u0301")]
     ['a', '␣', '“end”', 'U+200B', '◌́']
@@ -200,23 +201,23 @@ def visible(token: str) -> str:
     )
 
 
-def listed(parts: Sequence[str]) -> str:
-    """Different parts of a text, the first few, for a reader.
+def name_parts(parts: Sequence[str]) -> str:
+    """The first few different parts of a text, for a reader.
 
-    >>> listed(["\u00e9", "\u0301", "\u00e9"])
+    >>> name_parts(["\u00e9", "\u0301", "\u00e9"])
     'é, ◌́'
     """
     names = list(dict.fromkeys(visible(part) for part in parts))
-    return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+    return ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
 
 
-def _read(vocabulary: Vocabulary, hypothesis: Hypothesis) -> tuple[str, ...]:
+def _names_and_end(vocabulary: Vocabulary, hypothesis: Hypothesis) -> tuple[str, ...]:
     end = END if hypothesis.finished else "…"
     return (*_names(vocabulary, hypothesis.tokens), end)
 
 
-def _force(
-    ensemble: Ensemble, source: Tensor, lengths: Tensor, reference: str, most: int
+def _force_decoding(
+    ensemble: Ensemble, source: Tensor, lengths: Tensor, reference: str, max_candidates: int
 ) -> tuple[Position, ...]:
     """The model's candidates at every token of a reference and at its end."""
     vocabulary = ensemble.models[0].target
@@ -230,26 +231,28 @@ def _force(
             p, _, states = ensemble.step(states, torch.tensor([last], device=source.device))
             row = p[0].cpu()
             support = int((row > 0).sum())
-            classes = row.topk(min(most, support)).indices.tolist()
-            if row[token] > 0 and token not in classes:
-                classes[-1] = token
-            words = [END if c == EOS else _names(vocabulary, [c])[0] for c in classes]
-            short = tuple(zip(words, row[classes].tolist(), strict=True))
-            positions.append(Position(name, float(row[token]), short, support - len(short)))
+            best = row.topk(min(max_candidates, support)).indices.tolist()
+            if row[token] > 0 and token not in best:
+                best[-1] = token
+            words = [END if index == EOS else _names(vocabulary, [index])[0] for index in best]
+            candidates = tuple(zip(words, row[best].tolist(), strict=True))
+            others = support - len(candidates)
+            positions.append(Position(name, float(row[token]), candidates, others))
     return tuple(positions)
 
 
 @dataclass(frozen=True)
 class _Path:
-    """A hypothesis as a path from the root: a key, a name and a probability for each step.
+    """A sequence as a path from the root: an id, a name and a probability for each token.
 
-    The last step is its end, or −1 where it was broken off, so that no path begins another.
+    The last id is the end, or −1 for an unfinished sequence, so that no path is a prefix of
+    another. `hypothesis` is the index of the text that it spells.
     """
 
-    place: int
-    keys: tuple[int, ...]
+    hypothesis: int
+    ids: tuple[int, ...]
     names: tuple[str, ...]
-    chain: tuple[float, ...]
+    probabilities: tuple[float, ...]
 
 
 def _tree(
@@ -257,42 +260,43 @@ def _tree(
     targets: Sequence[tuple[str, ...]],
     others: Sequence[Sequence[tuple[str, ...]]],
 ) -> Node:
-    """The tree of all sequences of the hypotheses, with chains of single children made one node.
+    """The tree of all sequences of the hypotheses; a chain of single children is one node.
 
     Args:
         hypotheses: the texts.
         targets: the names of their tokens, with the end.
-        others: those of the other sequences of each.
+        others: the names of the tokens of their other sequences.
     """
     paths = []
-    for place, (text, names, more) in enumerate(zip(hypotheses, targets, others, strict=True)):
-        for each, words in zip((text, *text.others), (names, *more), strict=True):
-            last, chain = (EOS, ()) if each.finished else (-1, (1.0,))
-            paths.append(_Path(place, (*each.tokens, last), words, each.probabilities + chain))
+    for index, (text, names, more) in enumerate(zip(hypotheses, targets, others, strict=True)):
+        for sequence, words in zip((text, *text.others), (names, *more), strict=True):
+            last, rest = (EOS, ()) if sequence.finished else (-1, (1.0,))
+            ids, probabilities = (*sequence.tokens, last), (*sequence.probabilities, *rest)
+            paths.append(_Path(index, ids, words, probabilities))
     return Node((), 1.0, 1.0, _branches(paths, 0, 1.0))
 
 
 def _branches(paths: list[_Path], depth: int, mass: float) -> tuple[Node, ...]:
-    """The nodes below a prefix of `depth` tokens and probability `mass`, which the paths share."""
+    """The nodes below a common prefix of `depth` tokens and probability `mass`."""
     groups: dict[int, list[_Path]] = {}
     for path in paths:
-        groups.setdefault(path.keys[depth], []).append(path)
+        groups.setdefault(path.ids[depth], []).append(path)
     nodes = [_node(group, depth, mass) for group in groups.values()]
     return tuple(sorted(nodes, key=lambda node: -node.mass))
 
 
 def _node(paths: list[_Path], begin: int, mass: float) -> Node:
-    """The tokens that the paths share from `begin` on, and the branches after them."""
+    """The tokens that all paths share from index `begin`, and the branches after them."""
     first, end = paths[0], begin + 1
-    while end < len(first.keys) and len({path.keys[end] for path in paths}) == 1:
+    while end < len(first.ids) and len({path.ids[end] for path in paths}) == 1:
         end += 1
-    probability = math.prod(first.chain[begin:end])
-    after = mass * probability
-    over = end == len(first.keys)
+    probability = math.prod(first.probabilities[begin:end])
+    mass *= probability
+    is_leaf = end == len(first.ids)
     return Node(
         first.names[begin:end],
         probability,
-        after,
-        () if over else _branches(paths, end, after),
-        first.place if over else None,
+        mass,
+        () if is_leaf else _branches(paths, end, mass),
+        first.hypothesis if is_leaf else None,
     )

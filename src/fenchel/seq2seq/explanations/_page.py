@@ -1,4 +1,4 @@
-"""The page of an explanation: one HTML file with its own style and script, and nothing else."""
+"""The page of an explanation: one HTML file that contains its style and its script."""
 
 from __future__ import annotations
 
@@ -9,26 +9,15 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from ..._format import percent
+
 if TYPE_CHECKING:
     from ._explain import Explanation, Node, Position
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
-CELLS = 60_000
-"""The most cells of all attention maps together; a page of more is slow to open."""
-
-
-def percent(p: float) -> str:
-    """A probability for a reader; only zero is 0 %, and only one is 100 %.
-
-    >>> [percent(p) for p in (0, 1e-9, 0.664, 0.99999, 1)]
-    ['0%', '<0.1%', '66.4%', '>99.9%', '100%']
-    """
-    if p in (0, 1):
-        return f"{p:.0%}"
-    if p < 0.001:
-        return "<0.1%"
-    return ">99.9%" if p > 0.999 else f"{p:.1%}"
+MAX_CELLS = 60_000
+"""How many cells all attention maps have together; a larger page is slow to open."""
 
 
 def page(explanation: Explanation) -> str:
@@ -79,16 +68,21 @@ def _body(explanation: Explanation) -> Iterator[str]:
 
 
 def warning(explanation: Explanation) -> str:
-    """What of the input the model has not met, in a sentence."""
-    from ._explain import listed
+    """A sentence that names the unknown parts of the input."""
+    from ._explain import name_parts
 
-    count = f"{len(explanation.unknown)} of the {len(explanation.source)} tokens of the input"
-    names = listed(explanation.unknown)
-    return f"The model has not met {count}: {names}. It reads each as the same unknown token."
+    names = name_parts(explanation.unknown)
+    share = unknown_share(explanation)
+    return f"The model does not know {share}: {names}. It reads each as the same unknown token."
+
+
+def unknown_share(explanation: Explanation) -> str:
+    """The number of unknown tokens of the input, in words."""
+    return f"{len(explanation.unknown)} of the {len(explanation.source)} tokens of the input"
 
 
 def verdict(explanation: Explanation) -> str:
-    """What the certificates say, in a sentence."""
+    """The certificates as a sentence."""
     result = explanation.result
     if not any(each.finished for each in result.hypotheses):
         return "No output ended within the length limit; these are only the beginnings of some."
@@ -101,15 +95,15 @@ def verdict(explanation: Explanation) -> str:
     if result.complete:
         rest = "every other output has probability exactly zero"
         return f"The model considers exactly {outputs}; {rest}.{tail}"
-    most = "" if explanation.unique else "at most "  # some of it may be that of a text found
-    rest = f"all others together have {most}{percent(max(1e-9, 1 - result.mass))}"
+    qualifier = "" if explanation.is_unambiguous else "at most "  # texts found may share it
+    rest = f"all others together have {qualifier}{percent(max(1e-9, 1 - result.mass))}"
     proof = "and none of them is" if result.exact else "and some of them may be"
     return f"{outputs} found; {rest}, {proof} more probable than the first.{tail}"
 
 
 def _badges(explanation: Explanation) -> str:
     result = explanation.result
-    marks = [
+    certificates = [
         ("exact", result.exact, "no output is more probable than the first"),
         ("complete", result.complete, "these are all outputs of nonzero probability"),
     ]
@@ -117,9 +111,9 @@ def _badges(explanation: Explanation) -> str:
     share = f"{unknown} of {len(explanation.source)} tokens unknown"
     alarm = f'<span class="badge no alarm">⚠ {share}</span>' if unknown else ""
     spans = [
-        f'<span class="badge {"yes" if holds else "no"}" title="{meaning}">'
-        f"{'✓' if holds else '✗'} {'' if holds else 'not '}{name}</span>"
-        for name, holds, meaning in marks
+        f'<span class="badge {"yes" if is_proven else "no"}" title="{meaning}">'
+        f"{'✓' if is_proven else '✗'} {'' if is_proven else 'not '}{name}</span>"
+        for name, is_proven, meaning in certificates
     ]
     mass = "100%" if result.complete else percent(min(result.mass, 1 - 1e-9))
     found = f'<span class="badge">{mass} of the probability found</span>'
@@ -136,15 +130,15 @@ def _section(name: str, title: str, note: str) -> str:
 def _hypotheses(explanation: Explanation) -> Iterator[str]:
     shown = explanation.result.hypotheses[: len(explanation.outputs)]
     several = (
-        " Where several paths write the same text, its probability is that of all of them."
+        " If several paths write the same text, its probability is that of all of them."
         if any(each.others for each in shown)
         else ""
     )
     yield _section(
         "tree",
         "What the model can say",
-        "Every path is an output. The model chooses where a coloured percentage stands; after a "
-        f"whole output comes its own probability.{several}",
+        "Every path is an output. The model chooses at each coloured percentage; the probability "
+        f"of an output stands after its end.{several}",
     )
     yield '<ul class="tree" role="tree" aria-labelledby="tree-title">'
     for child in explanation.tree.children:
@@ -218,23 +212,23 @@ def _attention(explanation: Explanation) -> Iterator[str]:
         )
     shown = zip(explanation.outputs, explanation.targets, explanation.attention, strict=True)
     cells = 0
-    for place, (text, target, weights) in enumerate(shown):
+    for index, (text, target, weights) in enumerate(shown):
         cells += len(target) * len(explanation.source)
-        if cells > CELLS:
+        if cells > MAX_CELLS:
             yield (
                 '<p class="note">The attention of the other outputs has too many cells for a page; '
                 "<code>fenchel predict --json --attention</code> writes its numbers.</p>"
             )
             break
-        yield from _map(place, text, target, explanation.source, weights)
+        yield from _attention_map(index, text, target, explanation.source, weights)
     yield "</section>"
 
 
-def _map(
-    place: int, text: str, target: tuple[str, ...], source: tuple[str, ...], weights: Tensor
+def _attention_map(
+    index: int, text: str, target: tuple[str, ...], source: tuple[str, ...], weights: Tensor
 ) -> Iterator[str]:
     wide = " wide" if len(source) > 16 else ""
-    yield f'<figure class="map{wide}" data-map="{place}"><figcaption>for <bdi>{escape(text)}</bdi>'
+    yield f'<figure class="map{wide}" data-map="{index}"><figcaption>for <bdi>{escape(text)}</bdi>'
     yield '</figcaption><div class="scroll"><table role="grid"><thead><tr><td></td>'
     yield from (f'<th scope="col"><span>{escape(word)}</span></th>' for word in source)
     yield "</tr></thead><tbody>"
@@ -263,35 +257,36 @@ def _forced(explanation: Explanation) -> Iterator[str]:
     for position in explanation.reference:
         total *= position.probability
     whole = f"The reference as a whole has {percent(min(1.0, total))}."
-    if not explanation.unique:
+    if not explanation.is_unambiguous:
         whole = f"These tokens together have {percent(min(1.0, total))}"
         found = dict(zip(explanation.outputs, explanation.result.hypotheses, strict=False))
-        text_found = found.get(explanation.reference_text)
-        whole += f"; the text has {percent(text_found.probability)}." if text_found else "."
+        reference = found.get(explanation.reference_text)
+        whole += f"; the text has {percent(reference.probability)}." if reference else "."
     yield _section(
         "forced",
         f"Writing <bdi>{text}</bdi>, token by token",
-        "Given all tokens before it, these are the ones the model considers at each position; any "
-        "other has probability exactly zero. The reference is bold. Where there is one candidate, "
-        "the model would complete by itself, and the boxes are joined. "
+        "Each position lists the tokens that the model considers, given all tokens before it; any "
+        "other has probability exactly zero. The reference is bold. Positions with one candidate, "
+        "which the model would complete by itself, are joined. "
         f"{whole}",
     )
     yield (
         '<ol class="forced" role="listbox" aria-orientation="horizontal" '
         'aria-labelledby="forced-title">'
     )
-    for place, position in enumerate(explanation.reference):
-        yield from _position(place, position, explanation.reference)
+    for index in range(len(explanation.reference)):
+        yield from _position(index, explanation.reference)
     yield "</ol></section>"
 
 
-def _position(place: int, position: Position, all_of_them: tuple[Position, ...]) -> Iterator[str]:
-    sure = [len(each.candidates) == 1 and each.probability > 0 for each in all_of_them]
-    before, here, after = [False, *sure, False][place : place + 3]
+def _position(index: int, positions: tuple[Position, ...]) -> Iterator[str]:
+    position = positions[index]
+    sure = [len(each.candidates) == 1 and each.probability > 0 for each in positions]
+    before, here, after = [False, *sure, False][index : index + 3]
     flags = {"sure": here, "joined": here and before, "joins": here and after}
-    kinds = [name for name, holds in flags.items() if holds]
+    kinds = [name for name, is_set in flags.items() if is_set]
     spoken = ", ".join(f"{token} {percent(p)}" for token, p in position.candidates)
-    label = f"position {place + 1}, {position.token}: {spoken}"
+    label = f"position {index + 1}, {position.token}: {spoken}"
     yield (
         f'<li role="option" aria-selected="false" tabindex="-1" class="{" ".join(kinds)}" '
         f'aria-label="{escape(label)}">'

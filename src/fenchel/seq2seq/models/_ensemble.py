@@ -77,12 +77,12 @@ class Ensemble:
         return next((target for target in targets if isinstance(target, Vocabulary)), None)
 
     @property
-    def unique(self) -> bool:
+    def is_unambiguous(self) -> bool:
         """Whether different outputs have different texts. Only `Seq2Seq` never says padding or
         begin, which no text shows."""
         known = self.vocabulary
         return known is None or (
-            known.unique and all(isinstance(model, Seq2Seq) for model in self.models)
+            known.is_unambiguous and all(isinstance(model, Seq2Seq) for model in self.models)
         )
 
     @contextmanager

@@ -20,7 +20,7 @@ from .._files import (
     write_json,
     write_tensors,
 )
-from ..config._loading import reason
+from ..config._loading import describe
 from ..config._schema import ModelConfig, Section
 from ..data._vocabulary import Vocabulary
 from ._model import Seq2Seq
@@ -74,8 +74,15 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> Seq2Seq:
     ...     load(folder).target.tokens([4, 5, 6])
     ['a', 'b', 'c']
     """
+    return load_with_config(folder, device)[0]
+
+
+def load_with_config(
+    folder: str | Path, device: torch.device | str = "cpu"
+) -> tuple[Seq2Seq, dict[str, Any]]:
+    """A model as `load` reads it, and all sections of its configuration."""
     path = Path(folder)
-    if not (path / WEIGHTS).is_file():
+    if not (path / WEIGHTS).exists():
         raise FileNotFoundError(f"{path} holds no trained model: there is no {WEIGHTS} in it.")
     config = read_config(path)
     if "model" not in config:
@@ -89,7 +96,7 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> Seq2Seq:
     check_vocabularies(path, vocabularies, value, WEIGHTS)
     model = Seq2Seq(architecture, *vocabularies)
     fill(dict(model.named_parameters()), tensors, path / WEIGHTS)
-    return model.to(device).eval()
+    return model.to(device).eval(), config
 
 
 def save_config(path: Path, config: dict[str, Any]) -> None:
@@ -114,7 +121,7 @@ def section(path: Path, config: dict[str, Any], name: str, kind: type[SectionTyp
     try:
         return kind.model_validate(config.get(name, {}))
     except ValidationError as error:
-        reasons = "; ".join(reason(part, (name,)) for part in error.errors())
+        reasons = "; ".join(describe(part, (name,)) for part in error.errors())
         raise FormatError(f"{path / CONFIG} does not hold a {name}: {reasons}") from None
 
 

@@ -8,7 +8,7 @@ import io
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from .._files import write_text
+from ..._atomic import write_text
 
 COLUMNS: tuple[str, ...] = (
     "step", "epoch", "seconds", "learning_rate", "loss", "tokens_per_second", "validation_loss",

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..data._corpus import Encoded, in_order
+from ..data._corpus import Encoded, by_length
 from ..data._vocabulary import PAD
 from ._distributed import World
 
@@ -49,7 +49,7 @@ def validate(model: Any, pairs: Encoded, size: int, world: World) -> Metrics:
     model.eval()
     mapping = model.config.output.build()
     sums = torch.zeros(7, dtype=torch.float64, device=world.device)
-    batches = in_order(pairs, size * world.size)
+    batches = by_length(pairs, size * world.size)
     for index in batches:  # each process computes a part of each batch, as FSDP requires
         batch = pairs.batch(index[world.rank :: world.size]).to(world.device)
         scores, attention = model(batch.source, batch.source_lengths, batch.target[:, :-1])

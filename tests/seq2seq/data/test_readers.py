@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from fenchel.seq2seq.config._schema import ParallelFiles
-from fenchel.seq2seq.data import _readers
+from fenchel.seq2seq.data import _lines, _readers
 from fenchel.seq2seq.data._readers import DataError, Malformed, covered, inflections, parallel
 
 
@@ -62,7 +62,7 @@ def test_many_malformed_lines_are_counted(tmp_path: Path) -> None:
 
 
 def test_endless_lines_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_readers, "LONGEST_LINE", 10)
+    monkeypatch.setattr(_lines, "MAX_LINE_BYTES", 10)
     malformed = Malformed()
     path = inflection_file(tmp_path, b"a\tb\tV\n" + b"x" * 95 + b"\nc\td\tV\n")
     assert [form for _, form in inflections([path], malformed)] == ["b", "d"]
@@ -81,7 +81,7 @@ def test_patterns_name_files(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     found = _readers.expand([str(tmp_path / "*-dev"), str(tmp_path / "a-train")])
     assert [Path(path).name for path in found] == ["a-dev", "b-dev", "a-train"]
-    with pytest.raises(FileNotFoundError, match="no file is named like"):
+    with pytest.raises(FileNotFoundError, match="no file matches"):
         _readers.expand([str(tmp_path / "*.txt")])
 
 
@@ -160,11 +160,21 @@ def test_other_encodings_are_refused_with_the_remedy(
         list(inflections([path], Malformed()))
 
 
-def test_nul_is_no_character(tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", [1, 2])
+def test_a_nul_is_named_with_its_line(tmp_path: Path, line: int) -> None:
     malformed = Malformed()
-    path = inflection_file(tmp_path, b"a\tb\tV\nc\x00\td\tV\n")
+    rows = [b"a\tb\tV\n", b"c\x00\td\tV\n"]
+    path = inflection_file(tmp_path, b"".join(rows if line == 2 else reversed(rows)))
     assert [form for _, form in inflections([path], malformed)] == ["b"]
-    assert malformed.first == [f"{path}, line 2: a NUL character, as in UTF-16"]
+    assert malformed.first == [f"{path}, line {line}: a NUL at byte 2, as in a binary file"]
+
+
+def test_a_short_file_with_one_nul_is_not_utf_16(tmp_path: Path) -> None:
+    path = inflection_file(tmp_path, b"\x00\n")
+    with pytest.raises(
+        DataError, match=r"train-low, line 1: a NUL at byte 1, as in a binary file\.$"
+    ):
+        list(inflections([path], Malformed(skip=False)))
 
 
 def test_damaged_compression_is_an_error(tmp_path: Path) -> None:

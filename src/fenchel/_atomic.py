@@ -1,0 +1,64 @@
+"""Atomic writes: a reader sees the old file or the new one, never a part of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """A temporary path to write to; it replaces `path` when the block ends without an error.
+
+    The temporary path is always the same, so a process that is killed leaves one file, not many.
+    A terminal, a pipe or /dev/null is written to directly. A symbolic link stays a link.
+
+    Raises:
+        OSError: as `check_writable` does.
+    """
+    check_writable(path)
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    path = path.resolve()
+    new = path.with_name(f".{path.name}.partial")
+    new.unlink(missing_ok=True)  # left by a killed process, or a link, which is not followed
+    os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    try:
+        yield new
+        with open(new, "rb") as file:
+            os.fsync(file.fileno())
+        os.chmod(new, 0o666 & ~_umask())
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def check_writable(path: Path) -> None:
+    """Checks that a file can be written, before a long computation whose result goes there.
+
+    Raises:
+        OSError: if the path is a folder, or its own folder is missing or not writable.
+    """
+    folder = path.parent
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file in it.")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"the folder {folder} does not exist; create it first.")
+    if not path.exists() and not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"the folder {folder} is not writable; choose another.")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file atomically."""
+    with atomic_write(path) as new:
+        new.write_text(text, encoding="utf-8")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,59 @@
+"""Atomic writes: all or nothing, through links, and never into what a link replaces."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fenchel._atomic import atomic_write, check_writable, write_text
+
+
+def test_links_in_place_of_temporary_files_are_not_followed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept", encoding="utf-8")
+    (tmp_path / ".file.partial").symlink_to(precious)
+    write_text(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "new"
+    assert not (tmp_path / "file").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "precious"]
+    assert precious.read_text(encoding="utf-8") == "kept"
+
+
+def test_files_are_replaced_at_once_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("before", encoding="utf-8")
+
+    def fail() -> None:
+        with atomic_write(path) as new:
+            new.write_text("half", encoding="utf-8")
+            assert path.read_text(encoding="utf-8") == "before"
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert path.read_text(encoding="utf-8") == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    real, link, pipe = tmp_path / "real", tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(real)
+    write_text(link, "through")
+    assert link.is_symlink()
+    assert real.read_text(encoding="utf-8") == "through"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "into")
+    assert os.read(reader, 9) == b"into"
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "real"]
+
+
+def test_what_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
+        check_writable(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"the folder .*deep does not exist; create it"):
+        check_writable(tmp_path / "deep" / "file")
