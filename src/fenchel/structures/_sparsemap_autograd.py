@@ -1,4 +1,4 @@
-"""The autograd of SparseMAP: Proposition 1 of the paper, from what the solver kept."""
+"""The autograd of SparseMAP: Proposition 1 of the paper, with the solver's factorization."""
 
 # pyright: reportIncompatibleMethodOverride=false
 # PyTorch declares these methods with *args; each Function here names its own.
@@ -16,13 +16,13 @@ from ..ops._function import eager, signed
 from ..ops._operator import transformed
 from ..ops.sparsemap import jacobian
 from ..ops.sparsemap.solution import Outcome, Support
-from ._checks import MAPPED
+from ._checks import NO_VMAP
 
 Solve = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor, Support, Outcome]]
 
 
 class Found:
-    """What a solver found beside marginals and weights, for whoever called `Argmax`."""
+    """What a solver finds besides marginals and weights; `Argmax` fills it."""
 
     support: Support
     outcome: Outcome
@@ -32,8 +32,8 @@ class Found:
 class Argmax(Function):
     """Scores (B, n) and extra scores (B or 1, m) to marginals (B, n) and weights (B, K).
 
-    `found` receives the support and the outcome. Of an extra score the marginal is left to
-    the caller: it is linear in the weights, which are differentiable.
+    `found` receives the support and the outcome. The caller computes the marginals of extra scores,
+    which are linear in the weights.
     """
 
     @staticmethod
@@ -71,13 +71,13 @@ class Argmax(Function):
 
     @staticmethod
     def vmap(*_: Any) -> None:
-        raise NotImplementedError(MAPPED)
+        raise NotImplementedError(NO_VMAP)
 
 
 @signed
 class Jacobian(Function):
-    """The Jacobian times a vector, which is symmetric and, where the support does not change,
-    constant: so it is its own derivative."""
+    """The Jacobian times a vector. It is symmetric. It is constant while the support does not
+    change, so the derivative of this linear function is the function itself."""
 
     @staticmethod
     def forward(
@@ -131,8 +131,7 @@ EagerArgmax, EagerJacobian = eager(Argmax), eager(Jacobian)
 
 @signed
 class Maximum(Function):
-    """A value (B) that is a maximum over marginals, with them as its gradient; its second
-    derivative is theirs."""
+    """A maximum (B) over marginals, whose gradient are these marginals."""
 
     @staticmethod
     def forward(
@@ -166,11 +165,11 @@ class Maximum(Function):
         ctx: Any, _: None, scores: Tensor | None, extra_scores: Tensor | None, *__: None
     ) -> Any:
         marginals, extras = ctx.saved_tensors
-        rise = marginals.new_zeros(len(marginals))
+        tangent = marginals.new_zeros(len(marginals))
         if scores is not None:
-            rise = rise + (marginals * scores).sum(1)
+            tangent = tangent + (marginals * scores).sum(1)
         if extra_scores is not None:
-            rise = rise + (extras * extra_scores).sum(1)
-        return rise
+            tangent = tangent + (extras * extra_scores).sum(1)
+        return tangent
 
     generate_vmap_rule = True
