@@ -90,3 +90,11 @@ def test_bad_input() -> None:
         estimators.TopK(k=8, max_k=4)
     with pytest.raises(ValueError, match=r"`scores` must have shape \(..., 3\), got \(1, 4\)"):
         marginalize(torch.zeros(1, 4), lambda i, z: z.sum(-1), estimators.TopK(fenchel.Bits(3)))
+
+
+def test_one_item_and_none() -> None:
+    for scores in (torch.tensor([1.0, 0.5, 0.0]), torch.zeros(2, 0, 3)):
+        outcome = marginalize(scores, lambda i, z: z.float(), estimators.TopK(k=1))
+        expected = marginalize(scores, lambda i, z: z.float())
+        torch.testing.assert_close(outcome.value, expected.value)
+        torch.testing.assert_close(outcome.marginals, expected.marginals)
