@@ -60,20 +60,20 @@ class Configurations:
     def loss(self, item: Tensor, z: Tensor) -> Tensor:
         return ((z @ self.weight) - self.x[item]).square().sum(-1)
 
-    def all_of_them(self) -> Tensor:
+    def all_configurations(self) -> Tensor:
         """All configurations, (2^D, D)."""
         d = self.scores.shape[-1]
         return torch.cartesian_prod(*[torch.tensor([0.0, 1.0]).double()] * d).reshape(-1, d)
 
     def table(self) -> Tensor:
         """The losses of all pairs, (B, 2^D)."""
-        z, b = self.all_of_them(), len(self.scores)
+        z, b = self.all_configurations(), len(self.scores)
         item = torch.arange(b).repeat_interleave(len(z))
         return self.loss(item, z.repeat(b, 1)).reshape(b, -1)
 
     def probabilities(self) -> Tensor:
         """Those of independent bits, (B, 2^D)."""
-        z, p = self.all_of_them(), self.scores.sigmoid().unsqueeze(1)
+        z, p = self.all_configurations(), self.scores.sigmoid().unsqueeze(1)
         return torch.where(z > 0, p, 1 - p).prod(-1)
 
 

@@ -50,10 +50,10 @@ BITS: dict[str, Callable[[], estimators.AbstractEstimator]] = {
 RELAXED = {"gumbel": GumbelSoftmax, "straight-through": StraightThrough}
 
 
-def assert_mean(samples: Tensor, truth: Tensor) -> None:
-    """The mean of samples (n, …) is the truth, within a few standard errors."""
+def assert_mean(samples: Tensor, ground_truth: Tensor) -> None:
+    """The mean of samples (n, …) is the ground truth, within a few standard errors."""
     error = samples.std(0) / len(samples) ** 0.5
-    assert ((samples.mean(0) - truth).abs() <= SIGMAS * error + 1e-12).all()
+    assert ((samples.mean(0) - ground_truth).abs() <= SIGMAS * error + 1e-12).all()
 
 
 @pytest.mark.parametrize("make", CATEGORICAL.values(), ids=CATEGORICAL.keys())
@@ -61,8 +61,8 @@ def test_unbiased_over_categories(make: Callable[[], estimators.AbstractEstimato
     model = Categories.random(items=1)
     estimator = make()
     over = estimator.over  # type: ignore[union-attr]
-    truth = (over(model.scores) * model.table()).sum()
-    gradients = torch.autograd.grad(truth, model.parameters)
+    ground_truth = (over(model.scores) * model.table()).sum()
+    gradients = torch.autograd.grad(ground_truth, model.parameters)
 
     scores = model.scores.detach().expand(MANY, -1).clone().requires_grad_()
     weight = model.weight.detach().expand(MANY, -1, -1).clone().requires_grad_()
@@ -73,7 +73,7 @@ def test_unbiased_over_categories(make: Callable[[], estimators.AbstractEstimato
     marginalize(scores, loss, estimator)  # so that averages are not zero
     value = marginalize(scores, loss, estimator).value
     found = torch.autograd.grad(value.sum(), [scores, weight])
-    assert_mean(value.detach(), truth.detach())
+    assert_mean(value.detach(), ground_truth.detach())
     assert_mean(found[0], gradients[0][0])
     assert_mean(found[1], gradients[1])
 
@@ -82,8 +82,8 @@ def test_unbiased_over_categories(make: Callable[[], estimators.AbstractEstimato
 def test_unbiased_over_bits(make: Callable[[], estimators.AbstractEstimator]) -> None:
     model = Configurations.random(items=1)
     estimator = make()
-    truth = (model.probabilities() * model.table()).sum()
-    gradients = torch.autograd.grad(truth, model.parameters)
+    ground_truth = (model.probabilities() * model.table()).sum()
+    gradients = torch.autograd.grad(ground_truth, model.parameters)
     scores = model.scores.detach().expand(MANY, -1).clone().requires_grad_()
     weight = model.weight.detach().expand(MANY, -1, -1).clone().requires_grad_()
 
@@ -93,7 +93,7 @@ def test_unbiased_over_bits(make: Callable[[], estimators.AbstractEstimator]) ->
     marginalize(scores, loss, estimator)
     outcome = marginalize(scores, loss, estimator)
     found = torch.autograd.grad(outcome.value.sum(), [scores, weight])
-    assert_mean(outcome.value.detach(), truth.detach())
+    assert_mean(outcome.value.detach(), ground_truth.detach())
     assert_mean(found[0], gradients[0][0])
     assert_mean(found[1], gradients[1])
     entropy = torch.special.entr(model.probabilities()).sum(-1)
@@ -110,9 +110,11 @@ def test_summing_lowers_the_variance_and_summing_all_ends_it() -> None:
 
         return gradient_variance(loss, [model.scores], samples=300).variance
 
-    single, one, all_of_them = map(variance, (ScoreFunction(), SumAndSample(), SumAndSample(k=5)))
+    single, one, all_configurations = map(
+        variance, (ScoreFunction(), SumAndSample(), SumAndSample(k=5))
+    )
     assert one < single
-    assert all_of_them < 1e-20
+    assert all_configurations < 1e-20
 
 
 def test_sum_and_sample_samples_nothing_from_nothing() -> None:

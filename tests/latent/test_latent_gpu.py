@@ -42,14 +42,14 @@ def on_gpu(model: Categories | Configurations) -> Categories | Configurations:
 def test_exact(kind: type[Categories] | type[Configurations], mapping: object) -> None:
     model = kind.random()
     moved = on_gpu(model)
-    truth = marginalize(model.scores, model.loss, mapping)  # type: ignore[arg-type]
+    ground_truth = marginalize(model.scores, model.loss, mapping)  # type: ignore[arg-type]
     found = marginalize(moved.scores, moved.loss, mapping)  # type: ignore[arg-type]
     for name in ("value", "calls", "exact", "marginals", "entropy"):
-        torch.testing.assert_close(getattr(found, name).cpu(), getattr(truth, name))
-    torch.testing.assert_close(found.kl().cpu(), truth.kl())
+        torch.testing.assert_close(getattr(found, name).cpu(), getattr(ground_truth, name))
+    torch.testing.assert_close(found.kl().cpu(), ground_truth.kl())
     for ours, theirs in zip(
         gradients(found.value, moved.parameters),
-        gradients(truth.value, model.parameters),
+        gradients(ground_truth.value, model.parameters),
         strict=True,
     ):
         torch.testing.assert_close(ours.cpu(), theirs)

@@ -1,4 +1,4 @@
-"""The log-likelihood: its exact part, and that the whole converges to the truth."""
+"""The log-likelihood: its exact part, and that the whole converges to the exact value."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def density(model: Categories | Configurations):
 def assert_likelihood(found: LogLikelihood, joint: Tensor, draws: Tensor, weights: Tensor) -> None:
     """The value is that of log p(x, z) (B, K), within a few standard errors of the mean of MANY
     weights (B, K), drawn with the probabilities `draws`."""
-    truth = joint.exp().sum(-1)
+    ground_truth = joint.exp().sum(-1)
     variance = (draws * weights.square()).sum(-1) - (draws * weights).sum(-1).square()
     error = (variance.clamp(min=0) / MANY).sqrt() + 1e-12
-    assert ((found.value.exp() - truth).abs() <= SIGMAS * error).all()
+    assert ((found.value.exp() - ground_truth).abs() <= SIGMAS * error).all()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_categories(estimator: Estimator) -> None:
 def test_the_support_of_bits_is_exact_and_the_rest_converges(structure: fenchel.Bits) -> None:
     model = Configurations.random()
     prior = torch.randn(3).double()
-    every = model.all_of_them()
+    every = model.all_configurations()
     log_prior = torch.where(every > 0, prior.sigmoid(), (-prior).sigmoid()).log().sum(-1)
     joint = (log_prior - model.table()).detach()
     posterior = fenchel.sparsemap(structure, model.scores)
@@ -84,8 +84,8 @@ def test_the_support_of_bits_is_exact_and_the_rest_converges(structure: fenchel.
 def test_a_choice_is_a_categorical_variable() -> None:
     model = Categories.random()
     found = log_likelihood(model.scores, density(model), fenchel.Choice(5))
-    truth = log_likelihood(model.scores, density(model), fenchel.Sparsemax())
-    torch.testing.assert_close(found.support, truth.support)
+    ground_truth = log_likelihood(model.scores, density(model), fenchel.Sparsemax())
+    torch.testing.assert_close(found.support, ground_truth.support)
 
 
 def test_nothing_is_counted_twice() -> None:
@@ -93,8 +93,8 @@ def test_nothing_is_counted_twice() -> None:
     model = Categories.random(scale=0.01)
     found = log_likelihood(model.scores, density(model), samples=100)
     assert (found.complement == -torch.inf).all()
-    truth = (-model.table()).logsumexp(-1) - torch.tensor(5.0).log()
-    torch.testing.assert_close(found.value, truth.detach())
+    ground_truth = (-model.table()).logsumexp(-1) - torch.tensor(5.0).log()
+    torch.testing.assert_close(found.value, ground_truth.detach())
 
 
 def test_importance_samples_of_bits_converge() -> None:

@@ -24,10 +24,10 @@ def test_expectation_of_any_mapping(mapping: mappings.AbstractMapping) -> None:
     model = Categories.random(scale=0.7)
     outcome = marginalize(model.scores, model.loss, mapping)
     p = mapping(model.scores)
-    truth = (p * model.table()).sum(-1)
-    torch.testing.assert_close(outcome.value, truth)
+    ground_truth = (p * model.table()).sum(-1)
+    torch.testing.assert_close(outcome.value, ground_truth)
     torch.testing.assert_close(
-        gradients(outcome.value, model.parameters), gradients(truth, model.parameters)
+        gradients(outcome.value, model.parameters), gradients(ground_truth, model.parameters)
     )
     assert outcome.calls.equal((p > 0).sum(-1))
     assert outcome.exact.all()
@@ -123,10 +123,10 @@ def test_expectation_of_any_structure(structure: structures.AbstractStructure) -
 
     outcome = marginalize(scores, linear, structure)
     posterior = fenchel.sparsemap(structure, scores)
-    truth = (posterior.marginals * weight).flatten(1).sum(1) * torch.arange(1, 4)
-    torch.testing.assert_close(outcome.value, truth)
+    ground_truth = (posterior.marginals * weight).flatten(1).sum(1) * torch.arange(1, 4)
+    torch.testing.assert_close(outcome.value, ground_truth)
     torch.testing.assert_close(
-        *(torch.autograd.grad(v.sum(), scores) for v in (outcome.value, truth))
+        *(torch.autograd.grad(v.sum(), scores) for v in (outcome.value, ground_truth))
     )
     assert outcome.calls.equal(posterior.support_size)
     torch.testing.assert_close(outcome.marginals, posterior.marginals)

@@ -19,9 +19,9 @@ def test_k_best_against_all_configurations(d: int, k: int, seed: int) -> None:
     scores = torch.randn(2, d, generator=generator).double()
     found = k_best(scores, k)
     every = torch.cartesian_prod(*[torch.tensor([0.0, 1.0]).double()] * d).reshape(-1, d)
-    truth = (scores @ every.T).sort(descending=True).values[:, :k]
+    ground_truth = (scores @ every.T).sort(descending=True).values[:, :k]
     assert found.shape == (2, min(k, 2**d), d)
-    torch.testing.assert_close((found * scores.unsqueeze(1)).sum(-1), truth)
+    torch.testing.assert_close((found * scores.unsqueeze(1)).sum(-1), ground_truth)
     for rows in found:
         assert len(rows.unique(dim=0)) == len(rows)
 
@@ -36,15 +36,15 @@ def test_k_best_of_equal_and_of_forbidden_bits() -> None:
 @pytest.mark.parametrize("mapping", [fenchel.Sparsemax(), fenchel.Entmax(1.5), fenchel.Softmax()])
 def test_doubling_ends_with_the_whole_support(mapping: fenchel.mappings.AbstractMapping) -> None:
     model = Categories.random(items=4, categories=50, scale=0.5)
-    truth = marginalize(model.scores, model.loss, mapping)
+    ground_truth = marginalize(model.scores, model.loss, mapping)
     outcome = marginalize(model.scores, model.loss, estimators.TopK(mapping, k=1))
     assert outcome.exact.all()
-    assert outcome.calls.equal(truth.calls)
-    torch.testing.assert_close(outcome.value, truth.value)
-    torch.testing.assert_close(outcome.marginals, truth.marginals)
-    torch.testing.assert_close(outcome.entropy, truth.entropy)
+    assert outcome.calls.equal(ground_truth.calls)
+    torch.testing.assert_close(outcome.value, ground_truth.value)
+    torch.testing.assert_close(outcome.marginals, ground_truth.marginals)
+    torch.testing.assert_close(outcome.entropy, ground_truth.entropy)
     torch.testing.assert_close(
-        gradients(outcome.value, model.parameters), gradients(truth.value, model.parameters)
+        gradients(outcome.value, model.parameters), gradients(ground_truth.value, model.parameters)
     )
 
 
@@ -59,15 +59,15 @@ def test_bits_against_sparsemax_of_all_configurations() -> None:
     model = Configurations.random(items=5, bits=6)
     with torch.no_grad():
         model.scores.mul_(0.4)
-    p = fenchel.sparsemax(model.scores @ model.all_of_them().T)
-    truth = (p * model.table()).sum(-1)
+    p = fenchel.sparsemax(model.scores @ model.all_configurations().T)
+    ground_truth = (p * model.table()).sum(-1)
     outcome = marginalize(model.scores, model.loss, estimators.TopK(fenchel.Bits(6), k=2))
     assert outcome.exact.all()
     assert outcome.calls.equal((p > 0).sum(-1))
-    torch.testing.assert_close(outcome.value, truth)
-    torch.testing.assert_close(outcome.marginals, p @ model.all_of_them())
+    torch.testing.assert_close(outcome.value, ground_truth)
+    torch.testing.assert_close(outcome.marginals, p @ model.all_configurations())
     torch.testing.assert_close(
-        gradients(outcome.value, model.parameters), gradients(truth, model.parameters)
+        gradients(outcome.value, model.parameters), gradients(ground_truth, model.parameters)
     )
     short = marginalize(model.scores, model.loss, estimators.TopK(fenchel.Bits(6), k=2, max_k=2))
     assert short.exact.equal((p > 0).sum(-1) < 2)
@@ -90,3 +90,11 @@ def test_bad_input() -> None:
         estimators.TopK(k=8, max_k=4)
     with pytest.raises(ValueError, match=r"`scores` must have shape \(..., 3\), got \(1, 4\)"):
         marginalize(torch.zeros(1, 4), lambda i, z: z.sum(-1), estimators.TopK(fenchel.Bits(3)))
+
+
+def test_one_item_and_none() -> None:
+    for scores in (torch.tensor([1.0, 0.5, 0.0]), torch.zeros(2, 0, 3)):
+        outcome = marginalize(scores, lambda i, z: z.float(), estimators.TopK(k=1))
+        expected = marginalize(scores, lambda i, z: z.float())
+        torch.testing.assert_close(outcome.value, expected.value)
+        torch.testing.assert_close(outcome.marginals, expected.marginals)

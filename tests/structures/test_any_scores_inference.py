@@ -87,10 +87,10 @@ def test_every_answer_is_right(
         found, u, _ = solve(
             problem.scores, problem.extra_scores, None, structure.option(problem.extra_scores)
         )
-        truth, mean = exact.inference(rows, every_score)
-        near = 1e-6 if dtype == torch.float32 else 1e-9
-        assert found.item() == pytest.approx(truth, rel=near, abs=near)
+        ground_truth, mean = exact.inference(rows, every_score)
+        tolerance = 1e-6 if dtype == torch.float32 else 1e-9
+        assert found.item() == pytest.approx(ground_truth, rel=tolerance, abs=tolerance)
         torch.testing.assert_close(
-            u.flatten().double(), mean[: u.numel()], rtol=0, atol=near if native else 1e-7
+            u.flatten().double(), mean[: u.numel()], rtol=0, atol=tolerance if native else 1e-7
         )
         theta = u[0].to(dtype)  # the answer is the next question

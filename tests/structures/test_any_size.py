@@ -57,14 +57,14 @@ def instances(shape: tuple[int, ...], size: float) -> Tensor:
     return large
 
 
-def check(structure: CodedStructure, scores: Tensor, members: Tensor, near: float) -> None:
+def check(structure: CodedStructure, scores: Tensor, members: Tensor, tolerance: float) -> None:
     values, u = log_partition(structure, scores), marginals(structure, scores)
     flat = scores.flatten(1).double()
-    truth = [exact.inference(members, row) for row in flat]
-    expected = torch.tensor([value for value, _ in truth], dtype=torch.float64)
-    torch.testing.assert_close(values.double(), expected, rtol=near, atol=near)
-    right = torch.stack([shares for _, shares in truth]).reshape(scores.shape)
-    torch.testing.assert_close(u.double(), right, rtol=near, atol=near)
+    ground_truth = [exact.inference(members, row) for row in flat]
+    expected = torch.tensor([value for value, _ in ground_truth], dtype=torch.float64)
+    torch.testing.assert_close(values.double(), expected, rtol=tolerance, atol=tolerance)
+    right = torch.stack([shares for _, shares in ground_truth]).reshape(scores.shape)
+    torch.testing.assert_close(u.double(), right, rtol=tolerance, atol=tolerance)
 
 
 @every

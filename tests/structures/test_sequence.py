@@ -60,9 +60,9 @@ def test_extra_scores(n: int, m: int, shared: bool, scale: float) -> None:
     for grad, piece in zip(gradients(best.value, inputs), pieces, strict=True):
         torch.testing.assert_close(piece, grad)
 
-    truth = scores.logsumexp(0)
-    expected = gradients(truth, inputs, create_graph=True)
-    torch.testing.assert_close(log_partition(structure, unaries, extra_scores), truth)
+    ground_truth = scores.logsumexp(0)
+    expected = gradients(ground_truth, inputs, create_graph=True)
+    torch.testing.assert_close(log_partition(structure, unaries, extra_scores), ground_truth)
     u, v = marginals(structure, unaries, extra_scores)
     for found, right in zip((u, *v), expected, strict=True):
         torch.testing.assert_close(found, right, rtol=1e-8, atol=1e-10)

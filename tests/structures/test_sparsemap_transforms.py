@@ -105,8 +105,8 @@ def test_losses(structure: AbstractStructure, kind: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     leaf = scores.clone().requires_grad_()
     torch.testing.assert_close(grad(total)(scores), torch.autograd.grad(total(leaf), leaf)[0])
-    truth = torch.autograd.functional.hessian(total, scores)
-    torch.testing.assert_close(hessian(total)(scores), truth)
+    ground_truth = torch.autograd.functional.hessian(total, scores)
+    torch.testing.assert_close(hessian(total)(scores), ground_truth)
 
 
 @each

@@ -59,10 +59,10 @@ def test_log_partition_and_marginals(structure) -> None:
         torch.testing.assert_close(
             found, brute.log_partition(structure, scores), rtol=1e-12, atol=1e-12, msg=kind
         )
-        near = 1e-9 if "1e+06" in kind else 1e-12
+        tolerance = 1e-9 if "1e+06" in kind else 1e-12
         expected = brute.marginals(structure, scores)
         torch.testing.assert_close(
-            marginals(structure, scores), expected, rtol=1e-8, atol=near, msg=kind
+            marginals(structure, scores), expected, rtol=1e-8, atol=tolerance, msg=kind
         )
 
 
@@ -254,16 +254,18 @@ def test_codes_that_are_structures(structure) -> None:
     assert sorted(map(tuple, exact.codes(structure).tolist())) == sorted(
         map(tuple, members.tolist())
     )
-    wild = torch.randint(-1, max(structure.shape), (300, structure.positions))
-    wild = wild[structure.part_indices(wild).amax(1) < torch.Size(structure.shape).numel()]
+    candidates = torch.randint(-1, max(structure.shape), (300, structure.positions))
+    candidates = candidates[
+        structure.part_indices(candidates).amax(1) < torch.Size(structure.shape).numel()
+    ]
     if structure.options_dim is None:
-        wild = wild.clamp(max=1).abs()
+        candidates = candidates.clamp(max=1).abs()
     elif structure.name != "matching":
-        wild = wild.clamp(0, structure.shape[structure.options_dim] - 1)
+        candidates = candidates.clamp(0, structure.shape[structure.options_dim] - 1)
     else:
-        wild = wild.clamp(max=structure.columns - 1)
-    listed = (wild.unsqueeze(1) == members).all(2).any(1)
-    assert structure.is_valid(wild, None).equal(listed)
+        candidates = candidates.clamp(max=structure.columns - 1)
+    listed = (candidates.unsqueeze(1) == members).all(2).any(1)
+    assert structure.is_valid(candidates, None).equal(listed)
 
 
 @coded

@@ -14,13 +14,13 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_agrees_with_the_cpu(name: str) -> None:
     structure = EXAMPLES[name]
-    for dtype, near in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
         scores = torch.randn(7, *structure.shape, dtype=dtype)
         here, there = map_inference(structure, scores), map_inference(structure, scores.cuda())
         assert there.indicator.is_cuda
         assert there.value.is_cuda
         torch.testing.assert_close(there.indicator.cpu(), here.indicator)
-        torch.testing.assert_close(there.value.cpu(), here.value, rtol=near, atol=near)
+        torch.testing.assert_close(there.value.cpu(), here.value, rtol=tolerance, atol=tolerance)
         if name not in TRACTABLE:
             continue
         weights = torch.randn_like(scores)
@@ -32,7 +32,7 @@ def test_agrees_with_the_cpu(name: str) -> None:
             assert u.device == value.device == grad.device == x.device
             found.append([t.detach().cpu() for t in (u, value, grad)])
         for x, y in zip(*found, strict=True):
-            torch.testing.assert_close(x, y, rtol=10 * near, atol=10 * near)
+            torch.testing.assert_close(x, y, rtol=10 * tolerance, atol=10 * tolerance)
 
 
 def test_ragged_with_transitions() -> None:

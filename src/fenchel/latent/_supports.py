@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -56,16 +58,14 @@ def from_top_k(mapping: AbstractMapping, scores: Tensor, k: int, max_k: int | No
     """A slot for each of the k largest scores; k doubles until the last has probability zero."""
     d = scores.shape[-1]
     problem = Choice(d).problem(scores)
-    max_k = d if max_k is None else min(max_k, d)
-    k = min(k, max_k)
-    while True:
+
+    def solve(k: int) -> tuple[Tensor, Tensor]:
         top, categories = scores.topk(k, dim=-1)
-        weights = mapping(top)
-        exact = (weights[..., -1] == 0) | (k == d)
-        if k == max_k or bool(exact.all()):
-            break
-        k = min(2 * k, max_k)
-    weights, categories = weights.reshape(-1, k), categories.reshape(-1, k)
+        return mapping(top), categories
+
+    weights, categories, exact = _double(solve, k, d if max_k is None else max_k, d)
+    width = weights.shape[-1]
+    weights, categories = weights.reshape(-1, width), categories.reshape(-1, width)
 
     def mean() -> Tensor:
         zeros = torch.zeros_like(problem.scores)
@@ -81,19 +81,32 @@ def from_top_k_bits(structure: Bits, scores: Tensor, k: int, max_k: int) -> Tabl
     """A slot for each of the k best configurations z, for sparsemax of ⟨θ, z⟩; k doubles, too."""
     problem = structure.problem(scores)
     theta = problem.scores
-    num_configurations = 2**structure.d
-    max_k = min(max_k, num_configurations)
-    k = min(k, max_k)
-    while True:
+
+    def solve(k: int) -> tuple[Tensor, Tensor]:
         sets = k_best(theta, k)
-        weights = sparsemax(torch.where(sets, theta.unsqueeze(1), 0.0).sum(-1))
-        exact = (weights[:, -1] == 0) | (k == num_configurations)
-        if k == max_k or bool(exact.all()):
-            break
-        k = min(2 * k, max_k)
+        return sparsemax(torch.where(sets, theta.unsqueeze(1), 0.0).sum(-1)), sets
+
+    weights, sets, exact = _double(solve, k, max_k, 2**structure.d)
     bits = sets.to(theta.dtype)
 
     def mean() -> Tensor:
         return (weights.unsqueeze(-1) * bits).sum(1)
 
     return Table(problem, weights, lambda item, slot: bits[item, slot], mean, exact)
+
+
+def _double(
+    solve: Callable[[int], tuple[Tensor, Tensor]], k: int, max_k: int, num_outcomes: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The weights (..., k) and outcomes of the k best of all, and whether none is missing, (...).
+
+    `solve(k)` gives weights and outcomes, best first; k doubles until the last weights are zero.
+    """
+    max_k = min(max_k, num_outcomes)
+    k = min(k, max_k)
+    while True:
+        weights, outcomes = solve(k)
+        exact = (weights[..., -1] == 0) | (k == num_outcomes)
+        if k == max_k or bool(exact.all()):
+            return weights, outcomes, exact
+        k = min(2 * k, max_k)

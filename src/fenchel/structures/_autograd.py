@@ -1,4 +1,4 @@
-"""The autograd of log-partitions and marginals: each is the derivative of the one before."""
+"""The autograd of log-partitions, of marginals and of their derivatives."""
 
 # pyright: reportIncompatibleMethodOverride=false
 # PyTorch declares these methods with *args; each Function here names its own.
@@ -41,7 +41,8 @@ def marginals(
     option: int,
     operators: Operators,
 ) -> tuple[Tensor, Tensor | None]:
-    """Its gradient, in the scores (B, …) and in the extra scores of each instance (B, …)."""
+    """The gradient of the log-partition in the scores, (B, …), and in the extra scores of each
+    instance, (B, …)."""
     if is_transformed():
         function = ForwardMarginals
     else:
@@ -50,51 +51,61 @@ def marginals(
     return u, None if extra_scores is None else v
 
 
-def _summed(v: Tensor, extra_scores: Tensor) -> Tensor:
-    """A gradient of each instance (B, …) as one of the extra scores (B or 1, …)."""
+def _sum_shared(v: Tensor, extra_scores: Tensor) -> Tensor:
+    """The gradient in extra scores (B or 1, …), from that of each instance, (B, …)."""
     return v.sum(0, keepdim=True) if extra_scores.shape[0] != v.shape[0] else v
 
 
-def _spread(tangent: Tensor | None, extra_scores: Tensor | None, batch: int) -> Tensor | None:
-    """A tangent of extra scores (B or 1, …) as one of each instance, (B, …)."""
+def _expand_shared(
+    tangent: Tensor | None, extra_scores: Tensor | None, batch: int
+) -> Tensor | None:
+    """The tangent of each instance, (B, …), from that of extra scores (B or 1, …)."""
     if tangent is None or extra_scores is None:
         return None
     return tangent.expand(batch, *tangent.shape[1:]).contiguous()
 
 
-def _mapped(
-    function: type[Function], info: Any, in_dims: tuple, arguments: tuple, tensors: int
+def _vmap(
+    function: type[Function], info: Any, in_dims: tuple, arguments: tuple, num_tensors: int
 ) -> tuple[tuple, tuple]:
     """A function under torch.vmap: the mapped dimension becomes part of the batch.
 
     Args:
-        function: of `tensors` tensors (B or 1, …) or None, scores first, and options.
+        function: its arguments are `num_tensors` tensors (B or 1, …) or None, scores first, and
+            options.
         info, in_dims, arguments: as PyTorch gives them.
     Returns:
-        The results (V, B, …), and the places of their mapped dimensions.
+        The results (V, B, …), and which dimension of each is mapped.
     """
     front = [
         None if x is None else x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
-        for x, dim in zip(arguments[:tensors], in_dims[:tensors], strict=True)
+        for x, dim in zip(arguments[:num_tensors], in_dims[:num_tensors], strict=True)
     ]
     size, batch = info.batch_size, front[0].shape[1]  # type: ignore[union-attr]
-    folded = (None if x is None else x.expand(size, batch, *x.shape[2:]) for x in front)
-    folded = (None if x is None else x.flatten(0, 1).contiguous() for x in folded)
-    results = function.apply(*folded, *arguments[tensors:])
-    there = [True] * (len(results) - 1) + [arguments[1] is not None]  # v, of extra scores
+    merged = (None if x is None else x.expand(size, batch, *x.shape[2:]) for x in front)
+    merged = (None if x is None else x.flatten(0, 1).contiguous() for x in merged)
+    results = function.apply(*merged, *arguments[num_tensors:])
+    is_mapped = [True] * (len(results) - 1) + [arguments[1] is not None]  # the last: extra scores
     return (
         tuple(
-            x.reshape(size, batch, *x.shape[1:]) if some else x
-            for x, some in zip(results, there, strict=True)
+            x.reshape(size, batch, *x.shape[1:]) if mapped else x
+            for x, mapped in zip(results, is_mapped, strict=True)
         ),
-        tuple(0 if some else None for some in there),
+        tuple(0 if mapped else None for mapped in is_mapped),
     )
+
+
+def _save(ctx: Any, *tensors: Tensor | None) -> None:
+    """Saves tensors for both modes; gradients that are zero stay None."""
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors)
+    ctx.save_for_forward(*tensors)
 
 
 @cache_signature
 class LogPartition(Function):
-    """Values (B) in float64 of scores (B, …) and extra scores (B or 1, …), or None; and the
-    marginals u and v, without derivatives, for backward."""
+    """The log-partition (B) in float64 of scores (B, …) and extra scores (B or 1, …) or None; and
+    the marginals u and v, without derivatives, for backward."""
 
     @staticmethod
     def forward(
@@ -111,9 +122,7 @@ class LogPartition(Function):
         scores, extra_scores, lengths, ctx.option, ctx.operators = inputs
         _, u, v = output
         ctx.mark_non_differentiable(u, v)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(scores, extra_scores, lengths, u, v)
-        ctx.save_for_forward(scores, extra_scores, lengths, u, v)
+        _save(ctx, scores, extra_scores, lengths, u, v)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple:
@@ -126,7 +135,7 @@ class LogPartition(Function):
         of_scores = u * grad.reshape(-1, *[1] * (u.ndim - 1))
         if extra_scores is None or v is None:
             return of_scores, None, None, None, None
-        of_extra = _summed(v * grad.reshape(-1, *[1] * (v.ndim - 1)), extra_scores)
+        of_extra = _sum_shared(v * grad.reshape(-1, *[1] * (v.ndim - 1)), extra_scores)
         return of_scores, of_extra, None, None, None
 
 
@@ -138,16 +147,16 @@ class ForwardLogPartition(LogPartition):
         scores, extra_scores, lengths, u, v = ctx.saved_tensors
         if of_scores is not None or of_extra is not None:
             u, v = marginals(scores, extra_scores, lengths, ctx.option, ctx.operators)
-        rise = scores.new_zeros(scores.shape[0], dtype=torch.float64)
+        tangent = scores.new_zeros(scores.shape[0], dtype=torch.float64)
         if of_scores is not None:
-            rise = rise + (u * of_scores).flatten(1).double().sum(1)
+            tangent = tangent + (u * of_scores).flatten(1).double().sum(1)
         if of_extra is not None and v is not None:
-            rise = rise + (v * of_extra).flatten(1).double().sum(1)
-        return rise, None, None
+            tangent = tangent + (v * of_extra).flatten(1).double().sum(1)
+        return tangent, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *arguments: Any) -> tuple:
-        return _mapped(ForwardLogPartition, info, in_dims, arguments, 3)
+        return _vmap(ForwardLogPartition, info, in_dims, arguments, 3)
 
 
 EagerLogPartition = eager(LogPartition)
@@ -171,9 +180,7 @@ class Marginals(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
         scores, extra_scores, lengths, ctx.option, ctx.operators = inputs
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(scores, extra_scores, lengths)
-        ctx.save_for_forward(scores, extra_scores, lengths)
+        _save(ctx, scores, extra_scores, lengths)
 
     @staticmethod
     def backward(
@@ -186,13 +193,13 @@ class Marginals(Function):
             of_v = None
         arguments = (of_u, of_v, lengths, ctx.option)
         if torch.is_grad_enabled() and not is_transformed():
-            # a second derivative is wanted: only the reference has one
+            # only the reference has a second derivative
             of_scores, of_extra = ctx.operators.reference.vjp(scores, extra_scores, *arguments)
         else:
-            product = Product.apply if is_transformed() else Product.forward
+            product = HessianProduct.apply if is_transformed() else HessianProduct.forward
             of_scores, of_extra = product(scores, extra_scores, *arguments, ctx.operators)
             if extra_scores is not None:
-                of_extra = _summed(of_extra, extra_scores)
+                of_extra = _sum_shared(of_extra, extra_scores)
         return of_scores, None if extra_scores is None else of_extra, None, None, None
 
 
@@ -203,20 +210,22 @@ class ForwardMarginals(Marginals):
     def jvp(ctx: Any, of_scores: Tensor | None, of_extra: Tensor | None, *_: None) -> tuple:
         scores, extra_scores, lengths = ctx.saved_tensors
         of_u = torch.zeros_like(scores) if of_scores is None else of_scores
-        of_v = _spread(of_extra, extra_scores, len(scores))
-        return Product.apply(scores, extra_scores, of_u, of_v, lengths, ctx.option, ctx.operators)
+        of_v = _expand_shared(of_extra, extra_scores, len(scores))
+        return HessianProduct.apply(
+            scores, extra_scores, of_u, of_v, lengths, ctx.option, ctx.operators
+        )
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *arguments: Any) -> tuple:
-        return _mapped(ForwardMarginals, info, in_dims, arguments, 3)
+        return _vmap(ForwardMarginals, info, in_dims, arguments, 3)
 
 
 EagerMarginals = eager(Marginals)
 
 
 @cache_signature
-class Product(Function):
-    """The Hessian of the log-partition times a vector, in which it is linear and symmetric."""
+class HessianProduct(Function):
+    """The Hessian of the log-partition, which is symmetric, times a vector (of_u, of_v)."""
 
     @staticmethod
     def forward(
@@ -233,15 +242,13 @@ class Product(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
         scores, extra_scores, _, _, lengths, ctx.option, ctx.operators = inputs
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(scores, extra_scores, lengths)
-        ctx.save_for_forward(scores, extra_scores, lengths)
+        _save(ctx, scores, extra_scores, lengths)
 
     @staticmethod
     def backward(ctx: Any, of_u: Tensor | None, of_v: Tensor | None) -> tuple:
         if any(ctx.needs_input_grad[:2]):
-            raise NotImplementedError(_THIRD)
-        u, v = _linear(ctx, of_u, of_v)
+            raise NotImplementedError(_NO_THIRD_DERIVATIVE)
+        u, v = _multiply(ctx, of_u, of_v)
         needs = ctx.needs_input_grad
         return None, None, u if needs[2] else None, v if needs[3] else None, None, None, None
 
@@ -255,23 +262,25 @@ class Product(Function):
         *_: None,
     ) -> tuple:
         if scores is not None or extra_scores is not None:
-            raise NotImplementedError(_THIRD)
-        return _linear(ctx, of_u, of_v)
+            raise NotImplementedError(_NO_THIRD_DERIVATIVE)
+        return _multiply(ctx, of_u, of_v)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *arguments: Any) -> tuple:
-        return _mapped(Product, info, in_dims, arguments, 5)
+        return _vmap(HessianProduct, info, in_dims, arguments, 5)
 
 
-_THIRD = (
+_NO_THIRD_DERIVATIVE = (
     "torch.func and forward mode have no third derivatives of a log-partition; use "
     "`torch.autograd.grad` with `create_graph=True`."
 )
 
 
-def _linear(ctx: Any, of_u: Tensor | None, of_v: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The product at the saved scores with another vector."""
+def _multiply(ctx: Any, of_u: Tensor | None, of_v: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The Hessian at the saved scores times another vector."""
     scores, extra_scores, lengths = ctx.saved_tensors
     of_u = torch.zeros_like(scores) if of_u is None else of_u
     of_v = None if extra_scores is None else of_v
-    return Product.apply(scores, extra_scores, of_u, of_v, lengths, ctx.option, ctx.operators)
+    return HessianProduct.apply(
+        scores, extra_scores, of_u, of_v, lengths, ctx.option, ctx.operators
+    )

@@ -144,7 +144,7 @@ def _lengths_of_mask(mask: Tensor, batch: torch.Size, max_lengths: tuple[int, ..
     return mask.sum(-1)
 
 
-MAPPED = (
+NO_VMAP = (
     "torch.vmap cannot map SparseMAP, whose supports have sizes of their own; call it once for the "
     "whole batch: `scores` may have any batch dimensions."
 )
@@ -159,7 +159,7 @@ def check_not_mapped(scores: Any, extra_scores: Any) -> None:
     for value in (scores, *pieces):
         while isinstance(value, Tensor) and functorch.is_functorch_wrapped_tensor(value):
             if functorch.is_batchedtensor(value):
-                raise NotImplementedError(MAPPED)
+                raise NotImplementedError(NO_VMAP)
             value = functorch.get_unwrapped(value)
 
 

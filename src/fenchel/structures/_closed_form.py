@@ -1,4 +1,4 @@
-"""Structures for marginals that have a closed form: a choice of at most k of d entries."""
+"""Distributions over subsets from their marginals, which have a closed form."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 ROUNDING = 1e-15
-"""A weight that may be the rounding of one addition."""
+"""The largest weight that may come from the rounding of one addition."""
 
 
 def decompose(marginals: Tensor) -> tuple[Tensor, Tensor]:
-    """Sets whose indicators have these means: systematic sampling, all its outcomes at once.
+    """A distribution over sets with these marginals: all outcomes of systematic sampling.
 
-    Entry i takes [c_(i−1), c_i) of the line, c the cumulative sums. For t in [0, 1) the set of t
-    has the entries that hold one of t, t + 1, t + 2, …: as many as the sum of the marginals,
-    rounded down or up. It changes only where t passes the fraction of some c_i.
+    Entry i takes the interval [c_(i−1), c_i), where c are the cumulative sums. For t in [0, 1) the
+    set of t has the entries whose interval contains one of t, t + 1, t + 2, …. Its size is the sum
+    of the marginals, rounded down or up. It changes only where t passes the fraction of some c_i.
 
     Args:
         marginals: (B, d) in float64, in [0, 1].

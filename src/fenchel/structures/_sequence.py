@@ -65,7 +65,7 @@ class Sequence(CodedStructure):
     def option(self, extra_scores: Tensor | None) -> int:
         if extra_scores is None:
             return 1
-        shared = ops.reference.separated(extra_scores, *self.shape)[0].ndim == 3
+        shared = ops.reference.split(extra_scores, *self.shape)[0].ndim == 3
         return shared + 2 * (extra_scores.ndim == 2)  # with scores of the first and last tag
 
     def map_operator(self) -> Callable[..., Any]:
@@ -90,13 +90,13 @@ class Sequence(CodedStructure):
         return torch.where(length > 0, torch.cat(pieces, -1), -1)
 
     def split_shared(self, extra_scores: Tensor) -> Tensor:
-        transitions = ops.reference.separated(extra_scores, *self.shape)[0]
+        transitions = ops.reference.split(extra_scores, *self.shape)[0]
         return ops.reference.pairs(transitions, self.length)
 
     def merge_into_scores(
         self, scores: Tensor, extra_scores: Tensor, lengths: Tensor | None
     ) -> Tensor:
-        _, start, end = ops.reference.separated(extra_scores, *self.shape)
+        _, start, end = ops.reference.split(extra_scores, *self.shape)
         positions = torch.arange(self.length, device=scores.device).unsqueeze(1)
         last = self.length - 1 if lengths is None else lengths.unsqueeze(2) - 1
         scores = scores + torch.where(positions == 0, start.unsqueeze(1), 0.0)
@@ -117,24 +117,24 @@ class Sequence(CodedStructure):
             return transitions
         zeros = scores.new_zeros(1, self.tags)
         ends = (zeros if piece is None else piece for piece in (start, end))
-        return ops.reference.joined(transitions, *ends)
+        return ops.reference.merge(transitions, *ends)
 
     def split_extra(
         self, u: Tensor, v: Tensor | None, lengths: Tensor | None
     ) -> tuple[Tensor, ...]:
         if v is None:
             return ()
-        transitions = ops.reference.separated(v, *self.shape)[0]
+        transitions = ops.reference.split(v, *self.shape)[0]
         return (transitions, u[:, 0], self._last(u, lengths))
 
     def merge_target(
         self, y: Tensor, z: Tensor | None, extra_scores: Tensor, lengths: Tensor | None
     ) -> Tensor:
-        transitions = ops.reference.separated(extra_scores, *self.shape)[0]
+        transitions = ops.reference.split(extra_scores, *self.shape)[0]
         z = super().merge_target(y, z, transitions, lengths)
         if extra_scores.ndim > 2:
             return z
-        return ops.reference.joined(z, y[:, 0], self._last(y, lengths))
+        return ops.reference.merge(z, y[:, 0], self._last(y, lengths))
 
     def _last(self, u: Tensor, lengths: Tensor | None) -> Tensor:
         """The rows (B, m) of u (B, n, m) at the last position of each instance."""

@@ -178,14 +178,14 @@ def _oracle(problem: Problem) -> reference.Oracle:
     like, extra = problem.scores, problem.extra_scores
     device = like.device
 
-    def oracle(scores: Tensor, extra_scores: Tensor, places: Tensor) -> reference.Columns:
+    def oracle(scores: Tensor, extra_scores: Tensor, instances: Tensor) -> reference.Columns:
         part = replace(
             problem,
-            scores=scores.reshape(len(places), *like.shape[1:]).to(device),
+            scores=scores.reshape(len(instances), *like.shape[1:]).to(device),
             extra_scores=None
             if extra is None
-            else extra_scores.reshape(len(places), *extra.shape[1:]).to(device),
-            lengths=None if problem.lengths is None else problem.lengths[places.to(device)],
+            else extra_scores.reshape(len(instances), *extra.shape[1:]).to(device),
+            lengths=None if problem.lengths is None else problem.lengths[instances.to(device)],
         )
         best = problem.structure.best_vertices(part)
         indicator = best.indicator.flatten(1).to("cpu", torch.float64)
@@ -224,14 +224,14 @@ def _project(problem: Problem, structure: CodedStructure) -> Posterior:
     """The posterior of a structure with a closed form."""
     u = structure.project(problem.scores.double(), problem.lengths)
     sets, weights = decompose(u)
-    codes, good = structure.codes_of(sets), ~u.isnan().any(-1)
+    codes, solvable = structure.codes_of(sets), ~u.isnan().any(-1)
     if codes.shape[1]:  # zero marginals of an instance without structures make no valid set
-        possible = good & structure.is_valid(codes[:, 0], None)
+        possible = solvable & structure.is_valid(codes[:, 0], None)
         weights = torch.where(possible.unsqueeze(-1), weights, 0.0)
     in_support = weights > 0
     codes = torch.where(in_support.unsqueeze(-1), codes, -1)
-    gap = torch.where(good, 0.0, torch.nan).double()
-    outcome = Outcome(gap, torch.zeros_like(good, dtype=torch.int64), good, missed=0)
+    gap = torch.where(solvable, 0.0, torch.nan).double()
+    outcome = Outcome(gap, torch.zeros_like(solvable, dtype=torch.int64), solvable, missed=0)
     return Posterior(problem, Solution(u, weights, codes, None, in_support.sum(-1), outcome))
 
 
@@ -248,7 +248,7 @@ def _warn_if_missed(outcome: Outcome, limits: Limits) -> None:
         f"within `max_iter` = {limits.max_iter} oracle calls; raise `max_iter`, for example to "
         f"{10 * limits.max_iter}, or `tol`"
         if limited
-        else "for rounding; raise `tol`"
+        else "because of rounding; raise `tol`"
     )
     warnings.warn(
         f"{count} of {missed.numel()} instances did not reach a gap of `tol` = {limits.tol:g} "

@@ -1,4 +1,4 @@
-"""The autograd of SparseMAP: Proposition 1 of the paper, from what the solver kept."""
+"""The autograd of SparseMAP: Proposition 1 of the paper, with the solver's factorization."""
 
 # pyright: reportIncompatibleMethodOverride=false
 # PyTorch declares these methods with *args; each Function here names its own.
@@ -15,13 +15,13 @@ from torch.autograd import Function
 from .._transforms import cache_signature, eager, is_transformed
 from ..ops.sparsemap import jacobian
 from ..ops.sparsemap.solution import Outcome, Support
-from ._checks import MAPPED
+from ._checks import NO_VMAP
 
 Solve = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor, Support, Outcome]]
 
 
 class Found:
-    """What a solver found beside marginals and weights, for whoever called `Argmax`."""
+    """What a solver finds besides marginals and weights; `Argmax` fills it."""
 
     support: Support
     outcome: Outcome
@@ -31,8 +31,8 @@ class Found:
 class Argmax(Function):
     """Scores (B, n) and extra scores (B or 1, m) to marginals (B, n) and weights (B, K).
 
-    `found` receives the support and the outcome. Of an extra score the marginal is left to
-    the caller: it is linear in the weights, which are differentiable.
+    `found` receives the support and the outcome. The caller computes the marginals of extra scores,
+    which are linear in the weights.
     """
 
     @staticmethod
@@ -70,13 +70,13 @@ class Argmax(Function):
 
     @staticmethod
     def vmap(*_: Any) -> None:
-        raise NotImplementedError(MAPPED)
+        raise NotImplementedError(NO_VMAP)
 
 
 @cache_signature
 class Jacobian(Function):
-    """The Jacobian times a vector, which is symmetric and, where the support does not change,
-    constant: so it is its own derivative."""
+    """The Jacobian times a vector. It is symmetric. It is constant while the support does not
+    change, so the derivative of this linear function is the function itself."""
 
     @staticmethod
     def forward(
@@ -130,8 +130,7 @@ EagerArgmax, EagerJacobian = eager(Argmax), eager(Jacobian)
 
 @cache_signature
 class Maximum(Function):
-    """A value (B) that is a maximum over marginals, with them as its gradient; its second
-    derivative is theirs."""
+    """A maximum (B) over marginals, whose gradient are these marginals."""
 
     @staticmethod
     def forward(
@@ -165,11 +164,11 @@ class Maximum(Function):
         ctx: Any, _: None, scores: Tensor | None, extra_scores: Tensor | None, *__: None
     ) -> Any:
         marginals, extras = ctx.saved_tensors
-        rise = marginals.new_zeros(len(marginals))
+        tangent = marginals.new_zeros(len(marginals))
         if scores is not None:
-            rise = rise + (marginals * scores).sum(1)
+            tangent = tangent + (marginals * scores).sum(1)
         if extra_scores is not None:
-            rise = rise + (extras * extra_scores).sum(1)
-        return rise
+            tangent = tangent + (extras * extra_scores).sum(1)
+        return tangent
 
     generate_vmap_rule = True

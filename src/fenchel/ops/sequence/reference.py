@@ -20,14 +20,14 @@ def pairs(transitions: Tensor, n: int) -> Tensor:
     return transitions.unsqueeze(1).expand(-1, n - 1, -1, -1)
 
 
-def joined(transitions: Tensor, start: Tensor, end: Tensor) -> Tensor:
+def merge(transitions: Tensor, start: Tensor, end: Tensor) -> Tensor:
     """Transitions, and scores (B or 1, m) of the first and of the last tag, flat."""
     pieces = (start, end, transitions.flatten(1))
     (batch,) = torch.broadcast_shapes(*(piece.shape[:1] for piece in pieces))
     return torch.cat([piece.expand(batch, -1) for piece in pieces], 1)
 
 
-def separated(extra_scores: Tensor, n: int, m: int) -> tuple[Tensor, Tensor, Tensor]:
+def split(extra_scores: Tensor, n: int, m: int) -> tuple[Tensor, Tensor, Tensor]:
     """Transitions, (B or 1, m, m) or (B or 1, n − 1, m, m), and the scores (B or 1, m) of the first
     and of the last tag, zero where there are none."""
     if extra_scores.ndim > 2:
@@ -59,7 +59,7 @@ def map_inference(
 ) -> tuple[Tensor, Tensor]:
     """The tags of the best sequences, (B, n), and their scores; see `declare_map`."""
     batch, n, m = scores.shape
-    transitions, start, end = separated(extra_scores, n, m)
+    transitions, start, end = split(extra_scores, n, m)
     steps, kept = pairs(transitions, n), inside(scores, lengths)
     best, pointers = scores[:, 0] + start, []
     stay = torch.arange(m, device=scores.device).expand(batch, m)
@@ -82,7 +82,7 @@ def log_partition(
 ) -> Tensor:
     """log Σ exp of the scores of all sequences, (B)."""
     _, n, m = scores.shape
-    transitions, start, end = separated(extra_scores, n, m)
+    transitions, start, end = split(extra_scores, n, m)
     steps, kept = pairs(transitions, n), inside(scores, lengths)
     total = scores[:, 0] + start
     for i in range(1, n):
