@@ -68,7 +68,7 @@ class _Runner:
         began = time.perf_counter()
         for batch, tokens in batches:
             self.together.backward(batch, 1 / tokens)
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.max_grad_norm)
             self.optimizer.step()
             self.together.zero_grad()
         self._wait()

@@ -33,7 +33,7 @@ def plain() -> bool:
     return not (torch.compiler.is_compiling() or torch.is_grad_enabled() or transformed())
 
 
-def _product(mapping: AbstractMapping, y: Tensor, v: Tensor) -> Tensor:
+def jacobian_product(mapping: AbstractMapping, y: Tensor, v: Tensor) -> Tensor:
     """The Jacobian at the solution y times v, accumulated in at least float32."""
     fast = plain()
     jvp = mapping.fast_jvp if fast else mapping.jvp
@@ -76,7 +76,7 @@ class Argmax(Function):
         mapping = ctx.mapping.at(parameter)
         grad_scores = grad_parameter = None
         if ctx.needs_input_grad[0]:
-            grad_scores = _product(mapping, y, grad)
+            grad_scores = jacobian_product(mapping, y, grad)
         if ctx.needs_input_grad[1]:
             grad_parameter = (grad * mapping.parameter_jvp(y)).sum(-1, keepdim=True)
         return grad_scores, grad_parameter, None
@@ -96,7 +96,7 @@ class ForwardArgmax(Argmax):
         y, parameter = ctx.saved_tensors
         mapping = ctx.mapping.at(parameter)
         return _total(
-            None if scores_t is None else _product(mapping, y, scores_t),
+            None if scores_t is None else jacobian_product(mapping, y, scores_t),
             None if parameter_t is None else mapping.parameter_jvp(y) * parameter_t,
         )
 
@@ -171,7 +171,7 @@ class Max(Function):
                 grad_parameter = -rows * mapping.parameter_omega(y).unsqueeze(-1)
         if grad_y is not None:
             if ctx.needs_input_grad[0]:
-                grad_scores = _total(grad_scores, _product(mapping, y, grad_y))
+                grad_scores = _total(grad_scores, jacobian_product(mapping, y, grad_y))
             if ctx.needs_input_grad[1]:
                 slope = (grad_y * mapping.parameter_jvp(y)).sum(-1, keepdim=True)
                 grad_parameter = _total(grad_parameter, slope)
@@ -203,7 +203,7 @@ class ForwardMax(Max):
             value_t = (y * scores_t).sum(-1, dtype=wide)
             if target is not None:
                 value_t = value_t - scores_t.gather(-1, target).squeeze(-1)
-            y_t = _product(mapping, y, scores_t)
+            y_t = jacobian_product(mapping, y, scores_t)
         if parameter_t is not None:
             value_t = _total(value_t, -parameter_t.squeeze(-1) * mapping.parameter_omega(y))
             y_t = _total(y_t, mapping.parameter_jvp(y) * parameter_t)

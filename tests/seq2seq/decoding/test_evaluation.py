@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("evaluation")
     inflected.write(folder)
     torch.manual_seed(0)
-    plan = {"epochs": 8, "patience": 3}
+    plan = {"epochs": 8, "lr_patience": 3}
     seq2seq.train(inflected.config(folder, model={"hidden": 32}, training=plan))
     return folder
 
@@ -35,7 +35,7 @@ def test_greedy_accuracy_is_that_of_validation(folder: Path) -> None:
     model = seq2seq.load(folder / "model")
     found = evaluate([model], pairs(folder), "inflection", method="greedy")
     summary = seq2seq.train(
-        inflected.config(folder, model={"hidden": 32}, training={"epochs": 8, "patience": 3})
+        inflected.config(folder, model={"hidden": 32}, training={"epochs": 8, "lr_patience": 3})
     )
     assert found.scores["accuracy"] == pytest.approx(100 * summary.metrics.accuracy)
     for name in ("attention_nonzeros", "output_nonzeros"):

@@ -20,6 +20,15 @@ from ._schema import TAGS, Config, ParallelFiles
 
 LONGEST = 1 << 20
 """Characters of a configuration file beyond which it is not read."""
+RENAMED = {
+    "accumulate": "gradient_accumulation",
+    "clip": "max_grad_norm",
+    "decay": "lr_decay",
+    "floor": "min_lr_ratio",
+    "patience": "lr_patience",
+    "stop_after": "early_stopping_patience",
+}
+"""Earlier names of keys, for the error that suggests the present one."""
 
 
 class ConfigError(ValueError):
@@ -157,11 +166,14 @@ def _shown(value: Any) -> str:
 
 
 def _closest(name: str, known: Sequence[str]) -> str:
-    """The key that is meant by a name: one of another section, or one like it, or nothing."""
+    """The key that is meant by a name: its new name, one of another section, or one like it."""
+    name = RENAMED.get(name, name)
     elsewhere: dict[str, str] = {}
     for section in Config.model_fields:
         for key in _fields([section]):
             elsewhere.setdefault(key, f"{section}.{key}")
+    if name in known:
+        return name
     if name in elsewhere:
         return elsewhere[name]
     here, there = (get_close_matches(name, keys, n=1) for keys in (known, elsewhere))

@@ -220,16 +220,16 @@ class TrainingConfig(Section):
         folder: where the model, its checkpoints and logs go.
         seed: of the weights, the order and the dropout.
         batch_size: pairs in a batch, on each process.
-        accumulate: batches whose gradients are added up before a step.
+        gradient_accumulation: how many batches' gradients are added up before a step.
         epochs: the most passes over the data.
         steps: the most steps, if given.
         minutes: the most minutes, if given; then training ends as if it were done.
         learning_rate: of Adam.
-        decay: what the learning rate is multiplied by on a plateau.
-        floor: the share of itself below which the learning rate does not fall.
-        patience: how many validations the loss may not improve before it does.
-        clip: the largest norm of a gradient.
-        stop_after: how many validations `metric` may not improve before training ends.
+        lr_decay: multiplies the learning rate when the validation loss stops improving.
+        lr_patience: how many validations without a better loss are waited for before that.
+        min_lr_ratio: the lowest learning rate, as a share of the first one.
+        max_grad_norm: a gradient of a larger norm is scaled down to it.
+        early_stopping_patience: how many validations without a better `metric` end training.
         metric: what the best model is chosen by; "accuracy" is that of greedy decoding.
         validate_every: how many epochs or steps lie between validations.
         validate_unit: "epochs" or "steps".
@@ -246,16 +246,16 @@ class TrainingConfig(Section):
     folder: str = "model"
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     batch_size: Annotated[int, Field(gt=0, le=1_000_000)] = 64
-    accumulate: PositiveInt = 1
+    gradient_accumulation: PositiveInt = 1
     epochs: PositiveInt = 100
     steps: PositiveInt | None = None
     minutes: PositiveFloat | None = None
     learning_rate: PositiveFloat = 0.001
-    decay: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    floor: Annotated[float, Field(ge=0, le=1)] = 0.01
-    patience: Annotated[int, Field(ge=0)] = 4
-    clip: PositiveFloat = 5.0
-    stop_after: PositiveInt = 15
+    lr_decay: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    lr_patience: Annotated[int, Field(ge=0)] = 4
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.01
+    max_grad_norm: PositiveFloat = 5.0
+    early_stopping_patience: PositiveInt = 15
     metric: Literal["loss", "token_accuracy", "accuracy"] = "accuracy"
     validate_every: PositiveInt = 1
     validate_unit: Literal["epochs", "steps"] = "epochs"

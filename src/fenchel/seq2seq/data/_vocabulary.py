@@ -5,11 +5,14 @@ from __future__ import annotations
 import abc
 import base64
 import io
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from random import Random
 from typing import Any, ClassVar
 
+from .._files import digest
 from ._lines import MAX_LINE_BYTES
 
 PAD, BOS, EOS, UNK = range(4)
@@ -64,6 +67,11 @@ class Vocabulary(abc.ABC):
     def unknown(self, text: str) -> list[str]:
         """The parts of a text that `encode` takes for unknown tokens, in their order."""
         return [SPECIAL[UNK]] * self.encode(text).count(UNK)
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of all that `to_json` holds; equal vocabularies have equal digests."""
+        return digest(json.dumps(self.to_json(), sort_keys=True))
 
     @abc.abstractmethod
     def to_json(self) -> dict[str, Any]:

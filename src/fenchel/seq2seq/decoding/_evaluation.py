@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from ... import _checks
+from .._checks import check_search_size, check_texts
 from ..data._batches import padded, split_batches
 from ..data._corpus import encode
 from ..data._readers import Pair
-from ..models._ensemble import Decoder
+from ..models._ensemble import check_decoders
 from ..models._model import Seq2Seq
 from ..training._distributed import World
 from ..training._validation import validate
@@ -56,9 +57,9 @@ def decode(
     >>> len(decode([model], ["abc", "a"], max_length=5))
     2
     """
-    _checks.texts(texts)
-    _checks.search_size("batch_size", batch_size)
-    models = _checks.decoders(models, Decoder)
+    check_texts(texts)
+    check_search_size("batch_size", batch_size)
+    models = check_decoders(models)
     source = models[0].source
     device = next(models[0].parameters()).device
     ids = [source.encode(text) for text in texts]
@@ -150,7 +151,7 @@ def evaluate(
     (2, ['BLEU', 'chrF'])
     """
     _checks.choice("task", task, tuple(SCORES))
-    models = _checks.decoders(models, Decoder)
+    models = check_decoders(models)
     if not pairs:
         raise ValueError("there is no pair to evaluate.")
     sources, references = [s for s, _ in pairs], [r for _, r in pairs]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ... import _checks
 from ..._choices import SEARCH_METHODS
+from .._checks import check_search_size, check_sources
 from ..models._ensemble import Decoder, Ensemble
 from . import _beam
 from ._hypotheses import Result
@@ -81,7 +82,7 @@ def search(
     References: peters2019sparse.
     """
     _checks.choice("method", method, SEARCH_METHODS)
-    _checks.sources(source, lengths)
+    check_sources(source, lengths)
     sizes = {
         "beam": beam,
         "max_length": max_length,
@@ -89,7 +90,7 @@ def search(
         "nbest": 1 if nbest is None else nbest,
     }
     for name, value in sizes.items():
-        _checks.search_size(name, value)
+        check_search_size(name, value)
     ensemble = Ensemble(models)
     width = {"beam": beam, "greedy": 1, "exhaustive": limit}[method]
     plan = _beam.Plan(

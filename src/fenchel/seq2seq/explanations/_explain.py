@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ... import _checks
+from .._checks import check_not_empty, check_text
 from ..data._vocabulary import BOS, EOS, Vocabulary
 from ..decoding._hypotheses import Hypothesis, Result
 from ..decoding._search import search
@@ -139,12 +140,12 @@ def explain(
     >>> found.source, [position.token for position in found.reference]
     (('c', 'a', 'b'), ['a', 'b', 'end'])
     """
-    _checks.text("text", text)
+    check_text("text", text)
     _checks.size("shown", shown)
     ensemble = Ensemble(models)
     model = ensemble.models[0]
     ids = model.source.encode(text)
-    _checks.not_empty("text", text, ids)
+    check_not_empty("text", text, ids)
     device = next((p.device for p in getattr(model, "parameters", list)()), torch.device("cpu"))
     source = torch.tensor([ids], device=device)
     lengths = torch.tensor([len(ids)], device=device)
@@ -162,7 +163,7 @@ def explain(
     others = [[_names_and_end(model.target, other) for other in each.others] for each in first]
     positions = ()
     if reference is not None:
-        _checks.text("reference", reference)
+        check_text("reference", reference)
         positions = _force_decoding(ensemble, source, lengths, reference, shown)
     return Explanation(
         text=text,
@@ -221,7 +222,7 @@ def _force_decoding(
     """The model's candidates at every token of a reference and at its end."""
     vocabulary = ensemble.models[0].target
     ids = vocabulary.encode(reference)
-    _checks.not_empty("reference", reference, ids)
+    check_not_empty("reference", reference, ids)
     names = [*_names(vocabulary, ids), END]
     positions = []
     with ensemble.evaluating():

@@ -1,32 +1,33 @@
-"""Several models that decode as one: their raw probabilities are averaged."""
+"""Several models that decode as one, by the mean of their probabilities."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from ... import _checks
+from ..._checks import kind
 from ..data._vocabulary import Vocabulary
+from ._checks import check_distributions, check_same_sizes, check_same_vocabularies
 from ._model import Seq2Seq
 from ._state import State
 
 CHUNK = 1024
-"""How many hypotheses a model sees at once, so that a step needs no more memory than this many."""
+"""The most hypotheses in one call of a model's `step`, to bound its memory."""
 
 ROUNDING = 2.0**14
-"""How many roundings of its scores' dtype a row of probabilities may be off, in total variation,
-when a model computes it in another batch: see docs/concepts/search.md."""
+"""How far a row of probabilities may move when a model computes it in another batch: in total
+variation, in units of the rounding error of its scores' dtype. See docs/concepts/search.md."""
 
 
 @runtime_checkable
 class Decoder(Protocol):
     """What search needs of a model: `Seq2Seq`, or anything with these three methods.
 
-    Every tensor of a state has the hypotheses as its first dimension.
+    The first dimension of every tensor of a state is the hypotheses.
     """
 
     def start(self, source: Tensor, lengths: Tensor) -> State:
@@ -42,29 +43,43 @@ class Decoder(Protocol):
         ...
 
 
+def check_decoders(models: Any) -> list[Any]:
+    """One model or several as a list, checked to have what a search needs."""
+    found = list(models) if isinstance(models, list | tuple) else [models]
+    for model in found:
+        if not isinstance(model, Decoder):
+            raise TypeError(
+                "`models` must be a model, or a list of models, with `start`, `step` and "
+                f"`probabilities`; got {kind(model)}."
+            )
+    if not found:
+        raise ValueError("`models` must hold at least one model, got none.")
+    return found
+
+
 class Ensemble:
     """The mean of the models' probabilities for the next token, given the same prefix.
 
-    The mean of distributions is one, so that prefixes have probabilities as with one model, and a
-    token has probability zero only where all models say so. Attention is concatenated over heads.
+    A mean of distributions is a distribution, so prefixes have probabilities as with one model. A
+    token has probability zero only if it does in all models. Attention is concatenated over heads.
     """
 
     def __init__(self, models: Decoder | Sequence[Decoder]) -> None:
-        self.models = _checks.decoders(models, Decoder)
-        _checks.same_vocabularies(self.models)
+        self.models = check_decoders(models)
+        check_same_vocabularies(self.models)
         self.rounding = 0.0
-        """How far a row of probabilities may be off, of the last step: see `ROUNDING`."""
+        """How far a row of probabilities of the last step may move: see `ROUNDING`."""
 
     @property
     def vocabulary(self) -> Vocabulary | None:
-        """What outputs are read with; without it a sequence of tokens is its own text."""
+        """The target vocabulary; without one, a sequence of tokens is its own text."""
         targets = (getattr(model, "target", None) for model in self.models)
         return next((target for target in targets if isinstance(target, Vocabulary)), None)
 
     @property
     def is_unambiguous(self) -> bool:
-        """Whether no text is spelled by two outputs; other models may say padding and begin, which
-        no text shows."""
+        """Whether different outputs have different texts. Only `Seq2Seq` never outputs padding or
+        begin, which no text shows."""
         known = self.vocabulary
         return known is None or (
             known.is_unambiguous and all(isinstance(model, Seq2Seq) for model in self.models)
@@ -72,7 +87,7 @@ class Ensemble:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Without gradients, and with modules in evaluation mode, which is undone afterwards."""
+        """Without gradients, and with all modules in evaluation mode until the end of the block."""
         training = [
             model for model in self.models if isinstance(model, torch.nn.Module) and model.training
         ]
@@ -103,17 +118,17 @@ class Ensemble:
             probabilities.append(model.probabilities(scores))
             attention.append(weights)
             after.append(state)
-        _checks.same_classes([p.shape[-1] for p in probabilities])
+        check_same_sizes([p.shape[-1] for p in probabilities])
         mean = probabilities[0]
-        if len(probabilities) > 1:  # in double, where the mean of denormals is not zero
+        if len(probabilities) > 1:  # in float64, or the mean of denormals could be zero
             mean = torch.stack([p.double() for p in probabilities]).mean(0)
-        _checks.distributions(mean)
+        check_distributions(mean)
         self.rounding = max(errors)
         return mean.clamp(max=1.0), torch.cat(attention, 1), after
 
 
 def select(states: list[State], rows: Tensor) -> list[State]:
-    """The states of these rows, in their order; the states themselves if that is all of them."""
+    """The states of these rows, in this order; not copied if that is all of them."""
     size = next((len(value) for state in states for value in state.values()), 0)
     if len(rows) == size and torch.equal(rows, torch.arange(size, device=rows.device)):
         return states
@@ -126,7 +141,7 @@ def cut_out(states: list[State], rows: slice) -> list[State]:
 
 
 def join(parts: list[list[State]]) -> list[State]:
-    """The states of all parts, one below the other."""
+    """The states of all parts, concatenated."""
     if len(parts) == 1:
         return parts[0]
     models = zip(*parts, strict=True)

@@ -21,8 +21,8 @@ class Seq2Seq(nn.Module):
         config: the architecture and the mappings.
         source, target: the vocabularies.
 
-    `start` and `step` decode, `forward` scores a given target, `loss` trains. None of them looks at
-    a value on the device, so all can be recorded as CUDA graphs.
+    `start` and `step` decode, `forward` scores a given target, `loss` trains. None of them
+    synchronizes with the device, so CUDA graphs can capture them all.
 
     >>> from fenchel.seq2seq import ModelConfig
     >>> from fenchel.seq2seq.data._vocabulary import Words
@@ -51,32 +51,32 @@ class Seq2Seq(nn.Module):
 
         Args:
             source: token ids, (B, S), padded with 0.
-            lengths: how many of each row are not padding, (B,).
+            lengths: the number of tokens in each row that are not padding, (B,).
         Returns:
-            All that a step needs, as tensors by name with the items as first dimension: an
-            `index_select` of each reorders or repeats the items.
+            The state that a step needs: tensors by name, with the items as first dimension.
+            `index_select` on each reorders or repeats items.
         """
         return self.core.start(source, lengths)
 
     def step(self, state: State, tokens: Tensor) -> tuple[Tensor, Tensor, State]:
-        """Goes one token on.
+        """Decodes one token.
 
         Args:
-            state: of `start`, or of the last step.
-            tokens: the last token of each item, (B,); the begin at first.
+            state: from `start`, or from the last step.
+            tokens: the last token of each item, (B,); the begin token at first.
         Returns:
-            Scores of the next token (B, V), attention weights (B, heads, S), those of the
-            Transformer's last layer, and the next state.
+            Scores of the next token (B, V), attention weights (B, heads, S) (the last layer's in
+            the Transformer), and the next state.
         """
         vector, weights, state = self.core.step(state, tokens)
         return self.output(vector), weights, state
 
     def forward(self, source: Tensor, lengths: Tensor, target_in: Tensor) -> tuple[Tensor, Tensor]:
-        """The scores of a given target, the same as one step after the other.
+        """The scores of a given target, equal to those of one step after the other.
 
         Args:
             source, lengths: as for `start`.
-            target_in: the begin and the tokens after it, (B, T).
+            target_in: the begin token and the tokens after it, (B, T).
         Returns:
             Scores (B, T, V) and attention weights (B, T, heads, S).
         """
@@ -96,6 +96,5 @@ class Seq2Seq(nn.Module):
         return self.output.loss(vectors, target, reduction)
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """The output mapping of scores (..., V), in at least float32: nothing negative, exact
-        zeros, and a sum of one."""
+        """The output mapping of scores (..., V), in at least float32, with exact zeros."""
         return self.output.probabilities(scores)

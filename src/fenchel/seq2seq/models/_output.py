@@ -14,16 +14,16 @@ from ..data._vocabulary import BOS, PAD
 class Output(nn.Module):
     """A linear layer into the vocabulary, and a mapping of its scores.
 
-    Padding and the begin of a sequence are never predicted: their scores are −inf.
+    Padding and the begin token are never predicted: their scores are −inf.
 
     Args:
-        hidden: the size of the vectors that come in.
-        size: that of the vocabulary.
-        mapping: of scores to probabilities; its loss is the model's.
-        weight: (size, hidden), if it is an embedding's own.
+        hidden: the size of the input vectors.
+        size: the size of the vocabulary.
+        mapping: from scores to probabilities; its loss is the model's.
+        weight: (size, hidden), of an embedding that the layer shares; None makes one.
     """
 
-    never: Tensor
+    score_mask: Tensor
 
     def __init__(
         self, hidden: int, size: int, mapping: AbstractMapping, weight: Tensor | None = None
@@ -33,13 +33,13 @@ class Output(nn.Module):
         if weight is None:
             weight = nn.Parameter(torch.empty(size, hidden).uniform_(-0.1, 0.1))
         self.weight, self.bias = weight, nn.Parameter(torch.zeros(size))
-        never = torch.zeros(size)
-        never[[PAD, BOS]] = -torch.inf
-        self.register_buffer("never", never, persistent=False)
+        score_mask = torch.zeros(size)
+        score_mask[[PAD, BOS]] = -torch.inf
+        self.register_buffer("score_mask", score_mask, persistent=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Scores (..., V) of vectors (..., hidden)."""
-        return linear(vectors, self.weight, self.bias + self.never)
+        return linear(vectors, self.weight, self.bias + self.score_mask)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """The mapping of scores (..., V), in at least float32."""
@@ -48,9 +48,9 @@ class Output(nn.Module):
             return self.mapping(scores.to(wide))
 
     def loss(self, vectors: Tensor, target: Tensor, reduction: str) -> Tensor:
-        """The Fenchel-Young loss of vectors (B, T, hidden) and tokens (B, T), padding left out."""
+        """The Fenchel-Young loss of vectors (B, T, hidden) and tokens (B, T) without padding."""
         vectors, target = vectors.flatten(0, 1), target.flatten()
-        # Elsewhere to count them would wait for the device, or break a compiled graph.
+        # On a GPU counting the tokens would synchronize; in compiled code it would break the graph.
         if vectors.device.type == "cpu" and not torch.compiler.is_compiling():
             kept = (target != PAD).nonzero().squeeze(1)
             vectors, target = vectors[kept], target[kept]

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 State = dict[str, Tensor]
-"""Tensors by name, each with the items as its first dimension, so that items can be selected and
-repeated with `index_select`."""
+"""Tensors by name. The first dimension of each is the items, so that `index_select` reorders and
+repeats items."""
 
 
-def places(source: Tensor, lengths: Tensor) -> Tensor:
-    """(B, S), true where there is a token and false at padding."""
+def token_mask(source: Tensor, lengths: Tensor) -> Tensor:
+    """(B, S), true at tokens and false at padding."""
     return torch.arange(source.shape[1], device=source.device) < lengths.unsqueeze(1)

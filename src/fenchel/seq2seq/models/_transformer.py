@@ -1,4 +1,4 @@
-"""The Transformer: layers of attention and feedforward, normalized before each."""
+"""The Transformer: layers of attention and feedforward, with a layer norm before each part."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import Tensor, nn
 
 from ...attention import KeysValues, MultiHeadAttention
 from ..config._schema import ModelConfig
-from ._state import State, places
+from ._state import State, token_mask
 
 
-def positions(first: int, count: int, size: int, like: Tensor) -> Tensor:
-    """Sines and cosines, (count, size), of the places from the first on."""
+def position_encoding(first: int, count: int, size: int, like: Tensor) -> Tensor:
+    """Sines and cosines, (count, size), of `count` positions that start at `first`."""
     wide = torch.promote_types(like.dtype, torch.float32)
-    place = torch.arange(first, first + count, device=like.device, dtype=wide)
-    rate = torch.arange(0, size, 2, device=like.device, dtype=wide)
-    angle = place[:, None] * torch.exp(rate * (-math.log(10_000.0) / size))
-    both = torch.stack([angle.sin(), angle.cos()], -1).flatten(1)
-    return both[:, :size].to(like.dtype)
+    position = torch.arange(first, first + count, device=like.device, dtype=wide)
+    exponent = torch.arange(0, size, 2, device=like.device, dtype=wide)
+    angle = position[:, None] * torch.exp(exponent * (-math.log(10_000.0) / size))
+    interleaved = torch.stack([angle.sin(), angle.cos()], -1).flatten(1)
+    return interleaved[:, :size].to(like.dtype)
 
 
 class Embedding(nn.Module):
-    """Token vectors, scaled, plus positions."""
+    """Token vectors, scaled, plus the encoding of their positions."""
 
     def __init__(self, count: int, config: ModelConfig) -> None:
         super().__init__()
@@ -34,68 +34,69 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor, first: int = 0) -> Tensor:
         x = self.tokens(tokens)
-        size = x.shape[-1]
-        return self.dropout(x * math.sqrt(size) + positions(first, tokens.shape[1], size, x))
+        length, size = x.shape[-2:]
+        return self.dropout(x * math.sqrt(size) + position_encoding(first, length, size, x))
 
 
 class _Layer(nn.Module):
-    """Self-attention and a feedforward layer, and a normalization before each part."""
+    """Self-attention and a feedforward layer, and a layer norm before each part."""
 
-    def __init__(self, config: ModelConfig, parts: int) -> None:
+    def __init__(self, config: ModelConfig, num_parts: int) -> None:
         super().__init__()
         size = config.hidden
-        self.own = self._attention(config)
+        self.self_attention = self._attention(config)
         self.feedforward = nn.Sequential(
             nn.Linear(size, config.feedforward),
             nn.ReLU(),
             nn.Dropout(config.dropout),
             nn.Linear(config.feedforward, size),
         )
-        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(parts))
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(num_parts))
         self.dropout = nn.Dropout(config.dropout)
 
     @staticmethod
     def _attention(config: ModelConfig) -> MultiHeadAttention:
-        mapping, learns = config.attention.build(), config.attention.learned_alpha
-        return MultiHeadAttention(config.hidden, config.heads, mapping, learns)
+        attention = config.attention
+        return MultiHeadAttention(
+            config.hidden, config.heads, attention.build(), attention.learned_alpha
+        )
 
 
 class EncoderLayer(_Layer):
-    """A layer whose places look at one another."""
+    """A layer in which every position attends to all."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config, parts=2)
+        super().__init__(config, num_parts=2)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(B, S, H), each place looking at those that the mask, (B, 1, 1, S), keeps."""
-        x = x + self.dropout(self.own(self.norms[0](x), mask=mask))
+        """The outputs (B, S, H). The mask, (B, 1, 1, S), is false at padding."""
+        x = x + self.dropout(self.self_attention(self.norms[0](x), mask=mask))
         return x + self.dropout(self.feedforward(self.norms[1](x)))
 
 
 class DecoderLayer(_Layer):
-    """A layer whose places look at those before them, and at the memory."""
+    """A layer in which a position attends to itself, to those before it, and to the memory."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config, parts=3)
-        self.cross = self._attention(config)
+        super().__init__(config, num_parts=3)
+        self.cross_attention = self._attention(config)
 
     def forward(
-        self, x: Tensor, cache: KeysValues, memory: KeysValues, mask: Tensor, weights: bool
+        self, x: Tensor, cache: KeysValues, memory: KeysValues, mask: Tensor, need_weights: bool
     ) -> tuple[Tensor, Tensor | None, KeysValues]:
-        """The outputs of one place (B, 1, H) after those in the cache, or of several (B, T, H) if
-        it is empty; the weights of the memory, (B, heads, T, S), if asked for; and the cache with
-        these places."""
+        """The outputs (B, T, H), the weights of the memory (B, heads, T, S) if needed, and the
+        longer cache. T is 1 unless the cache is empty."""
         normal = self.norms[0](x)
-        cache = cache.append(self.own.project(normal))
-        x = x + self.dropout(self.own.attend(normal, cache, causal=x.shape[1] > 1))
-        found = self.cross.attend(self.norms[1](x), memory, mask, weights=weights)
-        output, weight = found if isinstance(found, tuple) else (found, None)
+        cache = cache.append(self.self_attention.project(normal))
+        x = x + self.dropout(self.self_attention.attend(normal, cache, causal=x.shape[1] > 1))
+        attended = self.cross_attention.attend(self.norms[1](x), memory, mask, weights=need_weights)
+        output, weights = attended if isinstance(attended, tuple) else (attended, None)
         x = x + self.dropout(output)
-        return x + self.dropout(self.feedforward(self.norms[2](x))), weight, cache
+        return x + self.dropout(self.feedforward(self.norms[2](x))), weights, cache
 
 
 class Transformer(nn.Module):
-    """An encoder and a decoder of layers that are normalized before each part.
+    """An encoder and a decoder.
 
     Args:
         config: of the model.
@@ -107,49 +108,55 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig, source: int, target: int) -> None:
         super().__init__()
         self.heads, self.size = config.heads, config.hidden
-        self.source, self.target = Embedding(source, config), Embedding(target, config)
-        count = range(config.layers)
-        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in count)
-        self.decoder: Any = nn.ModuleList(DecoderLayer(config) for _ in count)
-        self.encoded, self.decoded = nn.LayerNorm(config.hidden), nn.LayerNorm(config.hidden)
+        self.source_embedding = Embedding(source, config)
+        self.target_embedding = Embedding(target, config)
+        layers = range(config.layers)
+        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in layers)
+        self.decoder: Any = nn.ModuleList(DecoderLayer(config) for _ in layers)
+        self.encoder_norm = nn.LayerNorm(config.hidden)
+        self.decoder_norm = nn.LayerNorm(config.hidden)
 
     @property
     def target_weight(self) -> Tensor:
         """The target tokens' vectors, (V, size)."""
-        return self.target.tokens.weight
+        return self.target_embedding.tokens.weight
 
     def start(self, source: Tensor, lengths: Tensor) -> State:
-        kept = places(source, lengths)
-        x = self.source(source)
+        """The state before the first token, of source (B, S) and lengths (B,)."""
+        mask = token_mask(source, lengths)
+        x = self.source_embedding(source)
         for layer in self.encoder:
-            x = layer(x, kept[:, None, None])
-        x = self.encoded(x)
-        state = {"mask": kept}
-        for place, layer in enumerate(self.decoder):
-            memory = torch.stack(layer.cross.project(x), 1)
-            state[f"memory{place}"] = memory
-            state[f"cache{place}"] = memory[..., :0, :]
+            x = layer(x, mask[:, None, None])
+        x = self.encoder_norm(x)
+        state = {"mask": mask}
+        for number, layer in enumerate(self.decoder):
+            memory = torch.stack(layer.cross_attention.project(x), 1)
+            state[f"memory{number}"] = memory
+            state[f"cache{number}"] = memory[..., :0, :]
         return state
 
     def step(self, state: State, tokens: Tensor) -> tuple[Tensor, Tensor, State]:
         """The last layer's outputs (B, H), its weights (B, heads, S) and the next state."""
-        x, weights, state = self._decode(state, tokens.unsqueeze(1), True)
+        x, weights, state = self._decode(state, tokens.unsqueeze(1), need_weights=True)
         return x.squeeze(1), weights.squeeze(2), state
 
     def forward(
-        self, source: Tensor, lengths: Tensor, tokens: Tensor, weights: bool
+        self, source: Tensor, lengths: Tensor, tokens: Tensor, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """The last layer's outputs (B, T, H) and, if asked for, its weights (B, T, heads, S)."""
-        x, found, _ = self._decode(self.start(source, lengths), tokens, weights)
-        return x, None if found is None else found.transpose(1, 2)
+        """The last layer's outputs (B, T, H) and, if needed, its weights (B, T, heads, S)."""
+        x, weights, _ = self._decode(self.start(source, lengths), tokens, need_weights)
+        return x, None if weights is None else weights.transpose(1, 2)
 
-    def _decode(self, state: State, tokens: Tensor, weights: bool) -> tuple[Tensor, Any, State]:
-        x = self.target(tokens, state["cache0"].shape[-2])
-        mask, found, last = state["mask"][:, None, None], None, len(self.decoder) - 1
-        after = dict(state)
-        for place, layer in enumerate(self.decoder):
-            cache = KeysValues(*state[f"cache{place}"].unbind(1))
-            memory = KeysValues(*state[f"memory{place}"].unbind(1))
-            x, found, cache = layer(x, cache, memory, mask, weights and place == last)
-            after[f"cache{place}"] = torch.stack(cache, 1)
-        return self.decoded(x), found, after
+    def _decode(
+        self, state: State, tokens: Tensor, need_weights: bool
+    ) -> tuple[Tensor, Any, State]:
+        """Outputs (B, T, H), the last layer's weights (B, heads, T, S) if needed, the new state."""
+        x = self.target_embedding(tokens, state["cache0"].shape[-2])
+        mask, weights, last = state["mask"][:, None, None], None, len(self.decoder) - 1
+        new_state = dict(state)
+        for number, layer in enumerate(self.decoder):
+            cache = KeysValues(*state[f"cache{number}"].unbind(1))
+            memory = KeysValues(*state[f"memory{number}"].unbind(1))
+            x, weights, cache = layer(x, cache, memory, mask, need_weights and number == last)
+            new_state[f"cache{number}"] = torch.stack(cache, 1)
+        return self.decoder_norm(x), weights, new_state

@@ -37,13 +37,13 @@ class Summary:
         folder: of the best model.
         reason: why it ended.
         metrics: of the best model, on the validation pairs.
-        step: the best model's.
-        steps, seconds: of the whole training.
+        best_step: the step of the best model.
+        total_steps, seconds: of the whole training.
     """
 
     folder: Path
     reason: str
     metrics: Metrics
-    step: int
-    steps: int
+    best_step: int
+    total_steps: int
     seconds: float

@@ -18,11 +18,11 @@ from ..models._model import Seq2Seq
 from ._distributed import World
 
 NAME = "last.safetensors"
-SCHEDULE = ("learning_rate", "decay", "floor", "patience", "clip")
+SCHEDULE = ("learning_rate", "lr_decay", "lr_patience", "min_lr_ratio", "max_grad_norm")
 """The keys of `training` whose change is told: they make it another training from here on."""
 MAY_CHANGE = (
-    "folder", "epochs", "steps", "minutes", "stop_after", "validate_every", "validate_unit",
-    "checkpoint_every", "log_every", *SCHEDULE,
+    "folder", "epochs", "steps", "minutes", "early_stopping_patience", "validate_every",
+    "validate_unit", "checkpoint_every", "log_every", *SCHEDULE,
 )  # fmt: skip
 """The keys of `training` that may have other values when a training goes on."""
 PLATEAU = ("best", "num_bad_epochs", "last_epoch", "cooldown_counter", "_last_lr")
@@ -177,7 +177,7 @@ def _rate(value: dict[str, Any], config: dict[str, Any]) -> float:
     before = value["config"]["training"].get("learning_rate", first)
     if before != first:
         rate *= first / before
-    return max(rate, config["training"]["floor"] * first)
+    return max(rate, config["training"]["min_lr_ratio"] * first)
 
 
 def _set_rate(group: dict[str, Any], rate: float) -> None:

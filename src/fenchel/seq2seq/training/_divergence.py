@@ -51,6 +51,6 @@ class Watch:
 
     def _fail(self, what: str, step: int) -> None:
         raise DivergenceError(
-            f"{what} at step {step}; lower `training.learning_rate` or `training.clip`. What the "
-            "folder holds is from before that, and the same command goes on from there."
+            f"{what} at step {step}; lower `training.learning_rate` or `training.max_grad_norm`. "
+            "The folder holds what was saved before, and the same command goes on from there."
         )

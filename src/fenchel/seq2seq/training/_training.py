@@ -110,9 +110,9 @@ class _Training:
         )
         self.scheduler = ReduceLROnPlateau(
             self.optimizer,
-            factor=self.plan.decay,
-            patience=self.plan.patience,
-            min_lr=self.plan.floor * self.plan.learning_rate,
+            factor=self.plan.lr_decay,
+            patience=self.plan.lr_patience,
+            min_lr=self.plan.min_lr_ratio * self.plan.learning_rate,
             threshold=0.0,
             eps=0.0,
         )
@@ -151,8 +151,9 @@ class _Training:
                 f"the best model has a loss of {best['loss']:.3g}, and a guess among all tokens "
                 f"{self.watch.guess:.3g}; lower `training.learning_rate`, or train longer"
             )
-        step = int(best.pop("step"))
-        return Summary(self.folder, reason, Metrics(**best), step, progress.step, progress.seconds)
+        best_step = int(best.pop("best_step"))
+        metrics = Metrics(**best)
+        return Summary(self.folder, reason, metrics, best_step, progress.step, progress.seconds)
 
     def _epoch(self) -> None:
         """Trains to the end of the epoch, or of the training."""
@@ -164,7 +165,7 @@ class _Training:
             seed = (self.plan.seed, progress.epoch, number)
             batches = shuffled(pairs, size, seed)
             while progress.batch < len(batches):
-                group = batches[progress.batch : progress.batch + self.plan.accumulate]
+                group = batches[progress.batch : progress.batch + self.plan.gradient_accumulation]
                 self._step(pairs, group)
                 progress.batch += len(group)
                 self._after_step()
@@ -196,7 +197,7 @@ class _Training:
             last = place == len(group) - 1
             with self.together.synchronized(last), self._autocast():
                 self.losses += self.together.backward(batch, factor)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.max_grad_norm)
         self.optimizer.step()
         self.together.zero_grad()
         self.progress.tokens += tokens
@@ -223,7 +224,7 @@ class _Training:
             return f"{plan.epochs} epochs are done"
         if plan.steps is not None and progress.step >= plan.steps:
             return f"{plan.steps} steps are done"
-        if progress.worse >= plan.stop_after:
+        if progress.worse >= plan.early_stopping_patience:
             return f"{plan.metric} has not improved in {progress.worse} validations"
         # Processes must agree on the time, which costs something.
         ask = self.world.size == 1 or progress.step % plan.log_every == 0
@@ -238,7 +239,7 @@ class _Training:
             return self.plan.steps
         size = self.plan.batch_size * self.world.size
         batches = math.ceil(len(self.corpus.kept) / size)
-        most = self.plan.epochs * math.ceil(batches / self.plan.accumulate)
+        most = self.plan.epochs * math.ceil(batches / self.plan.gradient_accumulation)
         return min(most, self.plan.steps or most)
 
     def _log(self) -> None:
@@ -275,7 +276,7 @@ class _Training:
         found = metrics.to_json()
         best = not progress.best or self._goodness(found) > self._goodness(progress.best)
         if best:
-            progress.best = {**found, "step": progress.step}
+            progress.best = {**found, "best_step": progress.step}
             progress.worse = 0
             save_weights(self.folder, self.model, progress.best, self.world.first)
         elif due:

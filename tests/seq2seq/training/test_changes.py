@@ -49,10 +49,10 @@ def test_data_changed_on_the_way_are_refused_or_allowed(
     assert (folder / "model" / "last.safetensors").read_bytes() == before
     listener = Recorder()
     summary = seq2seq.train(config(2), listener, allow_changed_data=True)
-    assert summary.steps == 2 * first.steps
+    assert summary.total_steps == 2 * first.total_steps
     assert [f"other pairs to {use}" in note for note in listener.notes] == [True]
     if name == "dev":  # chosen among the models that were validated with the new pairs
-        assert summary.step > first.step
+        assert summary.best_step > first.best_step
     seq2seq.train(config(3))
 
 

@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_divergence_is_an_error(folder: Path) -> None:
-    plan = {"learning_rate": 1e37, "clip": 1e37, "epochs": 9}
+    plan = {"learning_rate": 1e37, "max_grad_norm": 1e37, "epochs": 9}
     with pytest.raises(DivergenceError, match=r"the loss is (nan|inf) at step \d+; lower"):
         seq2seq.train(inflected.config(folder, training=plan))
 
@@ -43,7 +43,7 @@ def test_a_diverged_training_goes_on_from_before(folder: Path) -> None:
         path.name: path.read_bytes() for path in (folder / "model").glob("*.safetensors")
     }
     again = seq2seq.train(inflected.config(folder, training={"epochs": 2}))
-    assert again.steps == 2 * first.steps
+    assert again.total_steps == 2 * first.total_steps
 
 
 def test_a_small_gamma_is_no_divergence(folder: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_model_worse_than_a_guess_is_told(folder: Path) -> None:
 
 def test_divergence_reaches_no_file(folder: Path) -> None:
     """Between two lines of the log a validation, and a checkpoint, may come upon it first."""
-    plan = {"learning_rate": 1e37, "clip": 1e37, "epochs": 9, "log_every": 1000}
+    plan = {"learning_rate": 1e37, "max_grad_norm": 1e37, "epochs": 9, "log_every": 1000}
     for change in ({}, {"checkpoint_every": 1}):
         with pytest.raises(DivergenceError, match=r"(nan|inf|not finite) at step \d+; lower"):
             seq2seq.train(inflected.config(folder, str(len(change)), training={**plan, **change}))

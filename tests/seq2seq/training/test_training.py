@@ -57,7 +57,7 @@ def test_training_goes_on_bit_by_bit(
     folder: Path, stop: int, accumulate: int, buffer: int | None
 ) -> None:
     data = {} if buffer is None else {"streaming": True, "buffer": buffer}
-    plan: dict[str, Any] = {"checkpoint_every": 3, "accumulate": accumulate}
+    plan: dict[str, Any] = {"checkpoint_every": 3, "gradient_accumulation": accumulate}
     if accumulate > 1:
         plan |= {"validate_unit": "steps", "validate_every": 5}
     parts = {"data": data, "training": plan}
@@ -66,7 +66,7 @@ def test_training_goes_on_bit_by_bit(
         seq2seq.train(inflected.config(folder, "parts", **parts), Recorder(stop=stop))
     again = seq2seq.train(inflected.config(folder, "parts", **parts))
     assert again.metrics == whole.metrics
-    assert (again.step, again.steps) == (whole.step, whole.steps)
+    assert (again.best_step, again.total_steps) == (whole.best_step, whole.total_steps)
     assert_same_tensors(folder / "whole", folder / "parts")
     assert_same_tensors(folder / "whole", folder / "parts", "weights.safetensors")
     assert rows(folder / "whole") == rows(folder / "parts")
@@ -77,7 +77,7 @@ def rows(path: Path) -> list[tuple[str, ...]]:
         return [(row["step"], row["loss"], row["accuracy"]) for row in csv.DictReader(file)]
 
 
-LONG = {"epochs": 12, "checkpoint_every": 2, "stop_after": 99}
+LONG = {"epochs": 12, "checkpoint_every": 2, "early_stopping_patience": 99}
 RUN = f"""
 import sys
 from pathlib import Path
@@ -130,7 +130,7 @@ def test_a_training_stopped_at_the_end_of_an_epoch_goes_on(folder: Path) -> None
 def test_training_can_be_prolonged(folder: Path) -> None:
     seq2seq.train(inflected.config(folder, training={"epochs": 2}))
     longer = seq2seq.train(inflected.config(folder, training={"epochs": 3}))
-    assert longer.steps == 30
+    assert longer.total_steps == 30
     seq2seq.train(inflected.config(folder, "whole", training={"epochs": 3}))
     assert_same_tensors(folder / "whole", folder / "model")
 
@@ -148,7 +148,7 @@ def test_a_finished_training_does_nothing(folder: Path) -> None:
         ({"steps": 7}, "7 steps are done", 7),
         ({"minutes": 1e-9}, "1e-09 minutes are over", 1),
         (
-            {"learning_rate": 1e-30, "stop_after": 2, "metric": "loss", "epochs": 9},
+            {"learning_rate": 1e-30, "early_stopping_patience": 2, "metric": "loss", "epochs": 9},
             "loss has not improved in 2 validations",
             30,
         ),
@@ -157,7 +157,7 @@ def test_a_finished_training_does_nothing(folder: Path) -> None:
 def test_limits(folder: Path, limits: dict[str, Any], reason: str, steps: int) -> None:
     summary = seq2seq.train(inflected.config(folder, training=limits))
     assert summary.reason == reason
-    assert summary.steps == steps
+    assert summary.total_steps == steps
     assert (folder / "model" / "weights.safetensors").exists()
 
 
@@ -165,7 +165,7 @@ def test_accumulated_batches_are_one_larger_batch(folder: Path) -> None:
     losses = []
     for name, size, accumulate in (("one", 160, 1), ("two", 16, 10)):
         listener = Recorder()
-        plan = {"batch_size": size, "accumulate": accumulate, "steps": 4, "log_every": 1}
+        plan = {"batch_size": size, "gradient_accumulation": accumulate, "steps": 4, "log_every": 1}
         settings = inflected.config(folder, name, model={"dropout": 0.0}, training=plan)
         seq2seq.train(settings, listener)
         losses.append(listener.losses)

@@ -50,7 +50,7 @@ class Losses(Listener):
 
 def settings(folder: Path, name: str, size: int, **training: object) -> seq2seq.Config:
     # 160 pairs and one more: the last batch holds one pair, and one process none.
-    plan = {"batch_size": size, "epochs": 1, "log_every": 1, "accumulate": 2, **training}
+    plan = {"batch_size": size, "epochs": 1, "log_every": 1, "gradient_accumulation": 2, **training}
     model = {"dropout": 0.0, "architecture": "lstm"}
     if name.startswith("transformer"):
         model |= {"architecture": "transformer", "heads": 2, "layers": 2}
@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with open(folder / "verbs-train", "a", encoding="utf-8") as file:
         file.write("bab\tbabs\tV;3;SG\n")
     here = Path(__file__)
-    path = os.pathsep.join([str(here.parent), str(here.parents[1]), *sys.path])
+    path = os.pathsep.join([str(here.parent), str(here.parents[2]), *sys.path])
     run = folder / "run.py"
     run.write_text(RUN, encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]

@@ -90,6 +90,14 @@ def test_unknown_examples_are_refused() -> None:
         ("training.hidden=3", "training.hidden: there is no such key; did you mean model.hidden?"),
         ("hiden=3", "hiden: there is no such key; did you mean model.hidden?"),
         ("training.learning-rate=1", "did you mean learning_rate?"),
+        ("training.patience=1", r"did you mean lr_patience\?"),
+        ("training.lr_patient=1", r"did you mean lr_patience\?"),
+        ("patience=1", r"did you mean training\.lr_patience\?"),
+        ("training.decay=0.5", r"did you mean lr_decay\?"),
+        ("training.floor=0.1", r"did you mean min_lr_ratio\?"),
+        ("training.clip=5", r"did you mean max_grad_norm\?"),
+        ("training.stop_after=5", r"did you mean early_stopping_patience\?"),
+        ("training.accumulate=2", r"did you mean gradient_accumulation\?"),
     ],
 )
 def test_errors_say_what_could_stand_there(override: str, message: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from models import NAMES, PAIRS, build
+from small_models import NAMES, PAIRS, build
 from torch import Tensor
 
 from fenchel.seq2seq import Batch, Seq2Seq

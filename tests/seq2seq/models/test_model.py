@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from models import NAMES, PAIRS, SHAPES, WORDS, build
+from small_models import NAMES, PAIRS, SHAPES, WORDS, build
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -128,7 +128,7 @@ def test_padding_changes_nothing(shape: str, mapping: str) -> None:
 def test_the_encoder_is_that_of_packed_sequences() -> None:
     model = build("lstm")
     assert isinstance(model.core, Recurrent)
-    encoder, x = model.core.encoder, model.core.source(PAIRS.source)
+    encoder, x = model.core.encoder, model.core.source_embedding(PAIRS.source)
     kept = PAIRS.source != PAD
     memory, h, c = encoder(x, kept, PAIRS.source_lengths)
     for place, layer in enumerate(encoder.layers):

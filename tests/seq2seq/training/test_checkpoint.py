@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_learning_rate_is_halved_on_a_plateau(folder: Path) -> None:
-    plan = {"epochs": 4, "learning_rate": 1e-30, "stop_after": 9, "patience": 0}
+    plan = {"epochs": 4, "learning_rate": 1e-30, "early_stopping_patience": 9, "lr_patience": 0}
     seq2seq.train(inflected.config(folder, training=plan))
     assert rate(folder / "model") == pytest.approx(1e-30 / 8)
 
@@ -34,17 +34,17 @@ def rate(path: Path) -> float:
 
 
 def test_the_learning_rate_keeps_above_its_floor(folder: Path) -> None:
-    plan = {"epochs": 4, "learning_rate": 1e-30, "patience": 0, "floor": 0.3}
+    plan = {"epochs": 4, "learning_rate": 1e-30, "lr_patience": 0, "min_lr_ratio": 0.3}
     seq2seq.train(inflected.config(folder, training=plan))
     assert rate(folder / "model") == pytest.approx(0.3e-30)
 
 
 def test_the_schedule_may_change_on_the_way(folder: Path) -> None:
-    plan = {"learning_rate": 1e-30, "stop_after": 99, "floor": 0.0}
-    first = {**plan, "epochs": 4, "patience": 0}
+    plan = {"learning_rate": 1e-30, "early_stopping_patience": 99, "min_lr_ratio": 0.0}
+    first = {**plan, "epochs": 4, "lr_patience": 0}
     seq2seq.train(inflected.config(folder, training=first))
     assert rate(folder / "model") == pytest.approx(1e-30 / 8)
-    patient = {**plan, "epochs": 8, "patience": 9}
+    patient = {**plan, "epochs": 8, "lr_patience": 9}
     seq2seq.train(inflected.config(folder, training=patient))
     assert rate(folder / "model") == pytest.approx(1e-30 / 8)
     higher = {**patient, "epochs": 9, "learning_rate": 1e-28}
@@ -52,7 +52,7 @@ def test_the_schedule_may_change_on_the_way(folder: Path) -> None:
     seq2seq.train(inflected.config(folder, training=higher), listener)
     assert listener.notes[0].endswith("goes on with other values of training.learning_rate")
     assert rate(folder / "model") == pytest.approx(1e-28 / 8)
-    floored = {**higher, "epochs": 10, "floor": 0.5}
+    floored = {**higher, "epochs": 10, "min_lr_ratio": 0.5}
     seq2seq.train(inflected.config(folder, training=floored))
     assert rate(folder / "model") == pytest.approx(0.5e-28)
 
@@ -60,9 +60,9 @@ def test_the_schedule_may_change_on_the_way(folder: Path) -> None:
 def test_the_default_schedule_does_not_starve_small_data() -> None:
     """A plateau is not the first bad validation, and a training outlasts several."""
     plan = TrainingConfig()
-    assert plan.patience > 0
-    assert plan.stop_after > 2 * plan.patience
-    assert plan.floor > 0
+    assert plan.lr_patience > 0
+    assert plan.early_stopping_patience > 2 * plan.lr_patience
+    assert plan.min_lr_ratio > 0
 
 
 def test_other_configurations_are_refused(folder: Path) -> None:
@@ -117,18 +117,18 @@ def test_checkpoints_go_with_their_vocabulary(folder: Path) -> None:
 
 
 def test_files_from_before_digests_are_taken(folder: Path) -> None:
-    seq2seq.train(inflected.config(folder, training={"epochs": 1, "patience": 0}))
+    seq2seq.train(inflected.config(folder, training={"epochs": 1, "lr_patience": 0}))
     for name in ("last", "weights"):
         path = folder / "model" / f"{name}.safetensors"
         tensors, value = read_tensors(path)
         del value["vocabularies"]
         if name == "last":
             del value["progress"]["digests"]
-            del value["config"]["training"]["floor"]
+            del value["config"]["training"]["min_lr_ratio"]
         save_file(tensors, path, metadata={"fenchel": json.dumps(value)})
     seq2seq.load(folder / "model")
-    summary = seq2seq.train(inflected.config(folder, training={"epochs": 2, "patience": 3}))
-    assert summary.steps == 20
+    summary = seq2seq.train(inflected.config(folder, training={"epochs": 2, "lr_patience": 3}))
+    assert summary.total_steps == 20
 
 
 def test_damaged_checkpoints_are_refused(folder: Path) -> None:
