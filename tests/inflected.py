@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from fenchel.seq2seq import Config, Listener, Metrics
+from fenchel.seq2seq import Callback, Config, Metrics
 
 ENDINGS = {"V;INF": "", "V;PST": "ed", "V;3;SG": "s", "V;PTCP": "ing"}
 
@@ -52,7 +52,7 @@ def config(folder: Path, name: str = "model", **sections: dict[str, Any]) -> Con
     )
 
 
-class Recorder(Listener):
+class Recorder(Callback):
     """Keeps all that it hears, and stops training at a step if it is told to."""
 
     def __init__(self, stop: int | None = None) -> None:

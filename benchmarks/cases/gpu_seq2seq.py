@@ -10,7 +10,7 @@ from itertools import product
 import torch
 
 from fenchel.seq2seq import Batch
-from fenchel.seq2seq.training._graphs import Recorded
+from fenchel.seq2seq.training._graphs import GraphedModel
 
 from ..results import Row
 from .options import Options
@@ -25,7 +25,7 @@ class GpuStep(Step):
     def __init__(self, subject: Subject, size: int, hidden: int, graphs: bool, half: bool) -> None:
         super().__init__(subject, size, hidden, "cuda")
         self.half = half
-        self.recorded = Recorded(self.model) if graphs else None
+        self.recorded = GraphedModel(self.model) if graphs else None
 
     def __call__(self, pairs: Batch) -> float:
         self.adam.zero_grad(set_to_none=self.recorded is None)

@@ -13,7 +13,7 @@ from torch.optim import Adam
 from fenchel.seq2seq import Batch, Config, Seq2Seq
 from fenchel.seq2seq.data._corpus import encode, shuffled
 from fenchel.seq2seq.data._readers import Malformed, pairs
-from fenchel.seq2seq.training._distributed import Together, World, device_of
+from fenchel.seq2seq.training._distributed import DistributedModel, World, device_of
 from fenchel.seq2seq.training._preparation import build_vocabularies
 
 
@@ -32,10 +32,9 @@ def seconds_per_epoch(
         rounds: how many count.
     """
     device = device_of(config.training.device)
-    source, target = build_vocabularies(config.data, Malformed())
-    corpus = encode(
-        pairs(config.data, "train", Malformed()), source, target, config.data.max_length
-    )
+    texts = list(pairs(config.data, "train", Malformed()))
+    source, target = build_vocabularies(config.data, lambda: texts)
+    corpus = encode(texts, source, target, config.data.max_length)
     order = shuffled(corpus, config.training.batch_size, (config.training.seed,))
     chosen = [(corpus.batch(rows).to(device), corpus.count(rows)) for rows in order[:batches]]
     runners = {}
@@ -58,7 +57,7 @@ class _Runner:
 
     def __init__(self, model: Seq2Seq, config: Config, world: World) -> None:
         self.model, self.plan, self.device = model, config.training, world.device
-        self.together = Together(model, world, "ddp", self.plan.cuda_graphs)
+        self.together = DistributedModel(model, world, "ddp", self.plan.cuda_graphs)
         on_gpu = world.device.type == "cuda"
         self.optimizer = Adam(model.parameters(), lr=self.plan.learning_rate, fused=on_gpu)
 

@@ -15,12 +15,12 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 from typing_extensions import Self
 
-from ..seq2seq.training._callback import Listener
+from ..seq2seq.training._callback import Callback
 from ..seq2seq.training._checkpoint import Progress as State
 from ..seq2seq.training._validation import Metrics
 
 
-class Progress(Listener):
+class Progress(Callback):
     """Shows a bar if there is a terminal, and prints a line for every validation.
 
     Args:
@@ -60,10 +60,10 @@ class Progress(Listener):
     def note(self, text: str) -> None:
         self._console.print(f"note: {text}", markup=False, soft_wrap=True)
 
-    def started(self, progress: State, steps: int | None) -> None:
+    def started(self, progress: State, max_steps: int | None) -> None:
         if progress.step:
             self.note(f"resuming from step {progress.step}")
-        self._bar.update(self._task, completed=progress.step, total=steps)
+        self._bar.update(self._task, completed=progress.step, total=max_steps)
 
     def stepped(self, progress: State, loss: float, rate: float) -> None:
         self._bar.update(
@@ -74,7 +74,7 @@ class Progress(Listener):
             rate=f"{rate:,.0f}",
         )
 
-    def validated(self, progress: State, metrics: Metrics, best: bool) -> None:
+    def validated(self, progress: State, metrics: Metrics, is_best: bool) -> None:
         self._validations += 1
         if self._validations % self._every:
             return
@@ -82,7 +82,7 @@ class Progress(Listener):
             f"step {progress.step}, epoch {progress.epoch}: accuracy {metrics.accuracy:.2%}, "
             f"tokens {metrics.token_accuracy:.2%}, loss {metrics.loss:.4f}, nonzeros "
             f"{metrics.attention_nonzeros:.2f} in attention, {metrics.output_nonzeros:.2f} in "
-            f"output{'; the best so far' if best else ''}",
+            f"output{'; the best so far' if is_best else ''}",
             markup=False,
             soft_wrap=True,
         )

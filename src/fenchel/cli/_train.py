@@ -53,7 +53,7 @@ def add(commands: Any, epilog: str) -> None:
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from ..seq2seq.config import _loading
-    from ..seq2seq.training._callback import Listener
+    from ..seq2seq.training._callback import Callback
     from ..seq2seq.training._training import train
 
     if arguments.example:
@@ -69,9 +69,9 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         parser.exit(2, f"fenchel train: error: {error}\n")
     first = int(os.environ.get("RANK", "0")) == 0  # of torchrun's processes, one talks
     if arguments.quiet or not first:
-        listener = Listener()
-        listener.note = lambda text: print(f"note: {text}", file=sys.stderr)
-        summary = train(config, listener, allow_changed_data=arguments.allow_changed_data)
+        callback = Callback()
+        callback.note = lambda text: print(f"note: {text}", file=sys.stderr)
+        summary = train(config, callback, allow_changed_data=arguments.allow_changed_data)
     else:
         from ._progress import Progress
 

@@ -11,12 +11,13 @@ from .decoding._search import search
 from .explanations._explain import Explanation, Node, Position, explain
 from .models._folder import load, save
 from .models._model import Seq2Seq
-from .training._callback import DivergenceError, Listener, Summary
+from .training._callback import Callback, DivergenceError, Summary
 from .training._training import train
 from .training._validation import Metrics
 
 __all__ = [
     "Batch",
+    "Callback",
     "Characters",
     "Config",
     "ConfigError",
@@ -25,7 +26,6 @@ __all__ = [
     "Explanation",
     "Hypothesis",
     "Inflection",
-    "Listener",
     "MappingConfig",
     "Metrics",
     "ModelConfig",

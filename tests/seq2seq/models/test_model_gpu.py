@@ -1,4 +1,4 @@
-"""Models on a GPU: what the CPU gives, without waiting for the device, and from recorded graphs."""
+"""Models on a GPU: what the CPU gives, without waiting for the device, and from CUDA graphs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fenchel.seq2seq import Batch, Seq2Seq
 from fenchel.seq2seq.data._batches import batch
-from fenchel.seq2seq.training._graphs import Recorded
+from fenchel.seq2seq.training._graphs import GraphedModel
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 LEARNED = {"mapping": "entmax", "alpha": 1.4, "learned_alpha": True}
@@ -47,17 +47,17 @@ def test_waits_for_nothing(shape: str) -> None:
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("attention", ["softmax", "entmax", "fusedmax", "learned"])
 @pytest.mark.parametrize("shape", ["lstm", "no feeding", "transformer"])
-def test_recorded_gradients_are_those_of_the_model(shape: str, attention: str, half: bool) -> None:
+def test_captured_gradients_are_those_of_the_model(shape: str, attention: str, half: bool) -> None:
     options = {"attention": LEARNED if attention == "learned" else attention}
     dtype, near = (torch.float32, 0.05) if half else (torch.float64, 1e-9)
     model, twin = (build(shape, **options).to("cuda", dtype) for _ in range(2))
-    recorded = Recorded(model)
+    graphed = GraphedModel(model)
     other = batch([([4, 9, 8], [5, 6, 7]), ([7, 6], [4, 9, 8])])
     for pairs in (PAIRS, other, PAIRS, other, PAIRS):
         model.zero_grad(set_to_none=False)
         twin.zero_grad()
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
-            loss = recorded.backward(pairs, 0.5)
+            loss = graphed.backward(pairs, 0.5)
             wanted = twin.loss(pairs.to("cuda"), reduction="sum")
         (0.5 * wanted).backward()
         found, expected = (
@@ -66,11 +66,11 @@ def test_recorded_gradients_are_those_of_the_model(shape: str, attention: str, h
         )
         assert abs(float(loss - wanted.detach())) <= near * float(wanted.detach())
         assert float((found - expected).norm()) <= near * float(expected.norm())
-    assert {key[:3] for key in recorded._graphs} == {(4, 8, 8), (4, 4, 8)}
+    assert {key[:3] for key in graphed._graphs} == {(4, 8, 8), (4, 4, 8)}
 
 
-def test_recorded_dropout_is_new_each_time() -> None:
+def test_captured_dropout_is_new_each_time() -> None:
     model = build(dropout=0.5).cuda()
-    recorded = Recorded(model)
-    losses = {float(recorded.backward(PAIRS, 1.0)) for _ in range(5)}
+    graphed = GraphedModel(model)
+    losses = {float(graphed.backward(PAIRS, 1.0)) for _ in range(5)}
     assert len(losses) == 5

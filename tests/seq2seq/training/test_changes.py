@@ -47,10 +47,10 @@ def test_data_changed_on_the_way_are_refused_or_allowed(
     with pytest.raises(ValueError, match=f"other pairs to {use} .*add --allow-changed-data"):
         seq2seq.train(config(2))
     assert (folder / "model" / "last.safetensors").read_bytes() == before
-    listener = Recorder()
-    summary = seq2seq.train(config(2), listener, allow_changed_data=True)
+    callback = Recorder()
+    summary = seq2seq.train(config(2), callback, allow_changed_data=True)
     assert summary.total_steps == 2 * first.total_steps
-    assert [f"other pairs to {use}" in note for note in listener.notes] == [True]
+    assert [f"other pairs to {use}" in note for note in callback.notes] == [True]
     if name == "dev":  # chosen among the models that were validated with the new pairs
         assert summary.best_step > first.best_step
     seq2seq.train(config(3))

@@ -48,9 +48,9 @@ def test_the_schedule_may_change_on_the_way(folder: Path) -> None:
     seq2seq.train(inflected.config(folder, training=patient))
     assert rate(folder / "model") == pytest.approx(1e-30 / 8)
     higher = {**patient, "epochs": 9, "learning_rate": 1e-28}
-    listener = Recorder()
-    seq2seq.train(inflected.config(folder, training=higher), listener)
-    assert listener.notes[0].endswith("goes on with other values of training.learning_rate")
+    callback = Recorder()
+    seq2seq.train(inflected.config(folder, training=higher), callback)
+    assert callback.notes[0].endswith("goes on with other values of training.learning_rate")
     assert rate(folder / "model") == pytest.approx(1e-28 / 8)
     floored = {**higher, "epochs": 10, "min_lr_ratio": 0.5}
     seq2seq.train(inflected.config(folder, training=floored))

@@ -13,7 +13,7 @@ import torch
 
 import inflected
 from fenchel import seq2seq
-from fenchel.seq2seq import Listener
+from fenchel.seq2seq import Callback
 from fenchel.seq2seq._files import read_tensors
 from fenchel.seq2seq.training._distributed import World, device_of
 
@@ -38,7 +38,7 @@ torch.distributed.destroy_process_group()
 """
 
 
-class Losses(Listener):
+class Losses(Callback):
     """Keeps the training losses of every step, and the metrics of every validation."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ def test_one_process_needs_no_others() -> None:
     tensor = torch.ones(2)
     assert world.sum(tensor) is tensor
     assert world.gather(tensor)[0] is tensor
-    assert world.agree(0.1) == 0.1
+    assert world.broadcast(0.1) == 0.1
     world.wait()
 
 

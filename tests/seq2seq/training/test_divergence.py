@@ -54,10 +54,10 @@ def test_a_small_gamma_is_no_divergence(folder: Path) -> None:
 
 
 def test_a_model_worse_than_a_guess_is_told(folder: Path) -> None:
-    listener = Recorder()
+    callback = Recorder()
     plan = {"learning_rate": 3.0, "epochs": 1}
-    seq2seq.train(inflected.config(folder, training=plan), listener)
-    (note,) = listener.notes
+    seq2seq.train(inflected.config(folder, training=plan), callback)
+    (note,) = callback.notes
     assert "and a guess among all tokens" in note
 
 

@@ -57,6 +57,6 @@ def test_a_jobs_limit_is_what_there_is(
     (tmp_path / "memory.max").write_text("max\n", encoding="ascii")
     own = tmp_path / "own"
     own.write_text(f"{line}\n7:cpu:/other\n", encoding="utf-8")
-    monkeypatch.setattr(memory, "GROUPS", tmp_path)
-    monkeypatch.setattr(memory, "OWN", own)
+    monkeypatch.setattr(memory, "CGROUP_ROOT", tmp_path)
+    monkeypatch.setattr(memory, "OWN_CGROUPS", own)
     assert memory.available() == 12345

@@ -38,13 +38,13 @@ def assert_same_tensors(one: Path, other: Path, name: str = "last.safetensors") 
 
 
 def test_a_model_learns_the_language(folder: Path) -> None:
-    listener = Recorder()
+    callback = Recorder()
     settings = inflected.config(folder, model={"hidden": 48}, training={"epochs": 25})
-    summary = seq2seq.train(settings, listener)
+    summary = seq2seq.train(settings, callback)
     assert summary.metrics.accuracy > 0.9
     assert summary.metrics.output_nonzeros < 2
     assert summary.reason == "25 epochs are done"
-    assert listener.losses[-1] < listener.losses[0] / 5
+    assert callback.losses[-1] < callback.losses[0] / 5
     model = seq2seq.load(summary.folder)
     source = torch.tensor([model.source.encode("kam V;PST")])
     (result,) = seq2seq.search(model, source, torch.tensor([source.shape[1]]))
@@ -164,11 +164,11 @@ def test_limits(folder: Path, limits: dict[str, Any], reason: str, steps: int) -
 def test_accumulated_batches_are_one_larger_batch(folder: Path) -> None:
     losses = []
     for name, size, accumulate in (("one", 160, 1), ("two", 16, 10)):
-        listener = Recorder()
+        callback = Recorder()
         plan = {"batch_size": size, "gradient_accumulation": accumulate, "steps": 4, "log_every": 1}
         settings = inflected.config(folder, name, model={"dropout": 0.0}, training=plan)
-        seq2seq.train(settings, listener)
-        losses.append(listener.losses)
+        seq2seq.train(settings, callback)
+        losses.append(callback.losses)
     assert losses[0][0] > losses[0][-1]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
@@ -180,9 +180,9 @@ def test_two_trainings_do_not_share_a_folder(folder: Path) -> None:
                 seq2seq.train(inflected.config(folder))
             self.losses.append(loss)
 
-    listener = Second()
-    seq2seq.train(inflected.config(folder, training={"steps": 4}), listener)
-    assert listener.losses
+    callback = Second()
+    seq2seq.train(inflected.config(folder, training={"steps": 4}), callback)
+    assert callback.losses
 
 
 def test_memory_is_counted_before_it_is_taken(folder: Path) -> None:
@@ -217,14 +217,33 @@ def test_the_only_language_is_that_of_all_files(folder: Path) -> None:
     assert summary.metrics == named.metrics
 
 
+@pytest.mark.parametrize(("streaming", "times"), [(False, 1), (True, 4)])
+def test_training_text_is_parsed_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, streaming: bool, times: int
+) -> None:
+    """Streamed text is parsed for either vocabulary, and in each of two epochs."""
+    opened: list[str] = []
+    open_file = open
+
+    def counted(path: Any, *arguments: Any, **options: Any) -> Any:
+        opened.append(str(path))
+        return open_file(path, *arguments, **options)
+
+    monkeypatch.setattr("builtins.open", counted)
+    config = inflected.config(folder, data={"streaming": streaming}, training={"epochs": 2})
+    seq2seq.train(config)
+    assert opened.count(str(folder / "verbs-train")) == times
+    assert opened.count(str(folder / "verbs-dev")) == 1
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 def test_what_is_left_out_is_said(folder: Path, streaming: bool) -> None:
     with open(folder / "verbs-train", "a", encoding="utf-8") as file:
         file.write("nonsense\n" + "a" * 30 + "\tb\tV;INF\n")
-    listener = Recorder()
+    callback = Recorder()
     data = {"max_length": 20, "streaming": streaming, "buffer": 64}
-    seq2seq.train(inflected.config(folder, data=data), listener)
-    first, second = listener.notes
+    seq2seq.train(inflected.config(folder, data=data), callback)
+    first, second = callback.notes
     assert "skipped 1 malformed lines" in first
     assert f"{folder / 'verbs-train'}, line 161: expected 3 columns" in first
     assert second == "left out 1 pairs of no token, or of more than 20 on a side"
@@ -257,9 +276,9 @@ def test_the_transformer_trains(folder: Path) -> None:
     model = {"architecture": "transformer", "hidden": 32, "heads": 2, "tie_embeddings": True}
     attention = {"mapping": "entmax", "alpha": 1.5, "learned_alpha": True}
     settings = inflected.config(folder, model={**model, "attention": attention})
-    listener = Recorder()
-    seq2seq.train(settings, listener)
-    assert listener.losses[-1] < listener.losses[0]
+    callback = Recorder()
+    seq2seq.train(settings, callback)
+    assert callback.losses[-1] < callback.losses[0]
 
 
 def test_a_log_that_is_no_file_is_refused(tmp_path):

@@ -9,12 +9,12 @@ import torch
 
 import inflected
 from fenchel import seq2seq
-from fenchel.seq2seq import Listener
+from fenchel.seq2seq import Callback
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-class Losses(Listener):
+class Losses(Callback):
     def __init__(self) -> None:
         self.heard: list[float] = []
 
@@ -23,11 +23,11 @@ class Losses(Listener):
 
 
 def losses(folder: Path, name: str, **training: object) -> list[float]:
-    listener = Losses()
+    callback = Losses()
     plan = {"device": "cuda", "epochs": 4, **training}
     settings = inflected.config(folder, name, model={"dropout": 0.0}, training=plan)
-    seq2seq.train(settings, listener)
-    return listener.heard
+    seq2seq.train(settings, callback)
+    return callback.heard
 
 
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])

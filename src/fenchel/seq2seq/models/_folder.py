@@ -25,7 +25,7 @@ from ..config._schema import ModelConfig, Section
 from ..data._vocabulary import Vocabulary
 from ._model import Seq2Seq
 
-Kind = TypeVar("Kind", bound=Section)
+SectionType = TypeVar("SectionType", bound=Section)
 
 CONFIG, VOCABULARY, WEIGHTS = "config.json", "vocabulary.json", "weights.safetensors"
 
@@ -35,7 +35,7 @@ def save(model: Seq2Seq, folder: str | Path) -> None:
 
     Args:
         model: the model.
-        folder: made if it is missing; each file in it is replaced at once.
+        folder: created if it is missing; each file in it is replaced atomically.
 
     >>> import tempfile
     >>> from fenchel.seq2seq import Characters, ModelConfig
@@ -90,7 +90,7 @@ def load_with_config(
     architecture = section(path, config, "model", ModelConfig)
     vocabularies = read_vocabularies(path)
     tensors, value = read_tensors(path / WEIGHTS)
-    with torch.device("meta"):  # before memory is taken for sizes that the weights do not have
+    with torch.device("meta"):  # no memory is allocated before the shapes are checked
         shapes = Seq2Seq(architecture, *vocabularies)
     check_fit(dict(shapes.named_parameters()), tensors, path / WEIGHTS)
     check_vocabularies(path, vocabularies, value, WEIGHTS)
@@ -100,7 +100,7 @@ def load_with_config(
 
 
 def save_config(path: Path, config: dict[str, Any]) -> None:
-    """Writes the configuration, of which a model needs the section `model` alone."""
+    """Writes the configuration. To load a model, the section `model` is enough."""
     write_json(path / CONFIG, config)
 
 
@@ -112,11 +112,11 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def section(path: Path, config: dict[str, Any], name: str, kind: type[Kind]) -> Kind:
-    """A section of the configuration in a model's folder, checked; its defaults if it is missing.
+def section(path: Path, config: dict[str, Any], name: str, kind: type[SectionType]) -> SectionType:
+    """A section of the configuration in a model's folder, or its defaults if it is missing.
 
     Raises:
-        FormatError: with all that is wrong with it.
+        FormatError: with every error in it.
     """
     try:
         return kind.model_validate(config.get(name, {}))
@@ -141,17 +141,17 @@ def read_vocabularies(path: Path) -> tuple[Vocabulary, Vocabulary]:
 
 
 def digest_of(vocabularies: tuple[Vocabulary, Vocabulary]) -> str:
-    """The digest of both vocabularies, which stands in the files of weights that go with them."""
+    """The digest of both vocabularies, which is stored with the weights."""
     return digest(*(json.dumps(each.to_json(), sort_keys=True) for each in vocabularies))
 
 
 def check_vocabularies(
     path: Path, vocabularies: tuple[Vocabulary, Vocabulary], value: dict[str, Any], name: str
 ) -> None:
-    """Checks that vocabularies are those of the file of weights `name`, which holds a value.
+    """Checks that vocabularies have the digest in the metadata `value` of the weights file `name`.
 
     Raises:
-        FormatError: if they are not. A file from before they were noted is taken as it is.
+        FormatError: if they do not. Metadata without a digest is accepted.
     """
     if value.get("vocabularies", digest_of(vocabularies)) != digest_of(vocabularies):
         raise FormatError(
@@ -160,9 +160,9 @@ def check_vocabularies(
         )
 
 
-def save_weights(path: Path, model: Seq2Seq, metrics: dict[str, Any], first: bool = True) -> None:
-    """Writes the weights, and metrics beside them; a divided model is gathered by all processes."""
+def save_weights(path: Path, model: Seq2Seq, metrics: dict[str, Any], is_main: bool = True) -> None:
+    """Writes the weights and metrics. All processes gather a sharded model; only rank 0 writes."""
     tensors = {name: full(parameter) for name, parameter in model.named_parameters()}
-    if first:
+    if is_main:
         value = {**metrics, "vocabularies": digest_of((model.source, model.target))}
         write_tensors(path / WEIGHTS, tensors, value)

@@ -1,4 +1,4 @@
-"""What a training tells as it goes on, and at its end."""
+"""What a training reports, while it runs and at its end."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from ._validation import Metrics
 
 
 class DivergenceError(RuntimeError):
-    """The loss is no longer a number, or far above that of a guess."""
+    """The loss is not finite, or far above the loss of a guess."""
 
 
-class Listener:
-    """What hears of a training as it goes on; each method may be overridden."""
+class Callback:
+    """Methods that a training calls; override any of them. Only rank 0 calls them."""
 
     def note(self, text: str) -> None:
-        """Something a reader should know."""
+        """Something that a user should know."""
 
-    def started(self, progress: Progress, steps: int | None) -> None:
-        """Training begins, or goes on; it has so many steps at most, if that is known."""
+    def started(self, progress: Progress, max_steps: int | None) -> None:
+        """Training begins, or resumes. The largest possible number of steps is None if unknown."""
 
     def stepped(self, progress: Progress, loss: float, rate: float) -> None:
-        """A few steps were done, with a loss, at a rate of target tokens per second."""
+        """`log_every` steps were taken, with this mean loss, at so many target tokens a second."""
 
-    def validated(self, progress: Progress, metrics: Metrics, best: bool) -> None:
-        """The model was validated, and was the best so far or was not."""
+    def validated(self, progress: Progress, metrics: Metrics, is_best: bool) -> None:
+        """The model was validated, and is or is not the best so far."""
 
 
 @dataclass(frozen=True)

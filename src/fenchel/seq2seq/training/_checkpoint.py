@@ -1,4 +1,4 @@
-"""The last state of a training, from which it goes on bit by bit as if it had never stopped."""
+"""The checkpoint of a training, which resumes from it as if it had never stopped, bit by bit."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from ._distributed import World
 
 NAME = "last.safetensors"
 SCHEDULE = ("learning_rate", "lr_decay", "lr_patience", "min_lr_ratio", "max_grad_norm")
-"""The keys of `training` whose change is told: they make it another training from here on."""
+"""The keys of `training` whose change is noted, since it changes what is learnt from here on."""
 MAY_CHANGE = (
     "folder", "epochs", "steps", "minutes", "early_stopping_patience", "validate_every",
     "validate_unit", "checkpoint_every", "log_every", *SCHEDULE,
 )  # fmt: skip
-"""The keys of `training` that may have other values when a training goes on."""
-PLATEAU = ("best", "num_bad_epochs", "last_epoch", "cooldown_counter", "_last_lr")
-"""What the schedule remembers; the rest of its state are keys that may change."""
+"""The keys of `training` that may have other values when a training resumes."""
+SCHEDULER_STATE = ("best", "num_bad_epochs", "last_epoch", "cooldown_counter", "_last_lr")
+"""What is restored of the scheduler; the rest of its state are keys that may change."""
 
 
 @dataclass
 class Progress:
-    """Where a training is.
+    """How far a training has come.
 
     Args:
-        step: steps done.
-        epoch, buffer, batch: the next batch.
-        seconds: time spent.
+        step: the number of steps taken.
+        epoch, buffer, batch: the position of the next batch.
+        seconds: the time spent.
         tokens: target tokens since the last line of the log.
-        validated: the step of the last validation.
-        best: the best value of the metric so far, and the metrics and step that go with it.
-        worse: validations since then.
-        pairs: how many there are to train on and to validate with, as far as they are in memory.
-        digests: of the pairs to validate with and of each buffer of those to train on, by name.
+        last_validation: the step of the last validation.
+        best: the metrics of the best model so far, and its step as `best_step`.
+        num_bad_validations: validations since then.
+        pairs: the numbers of training and validation pairs, as far as they are in memory.
+        digests: of the validation pairs and of each buffer of training pairs, by name.
     """
 
     step: int = 0
@@ -51,15 +51,15 @@ class Progress:
     batch: int = 0
     seconds: float = 0.0
     tokens: int = 0
-    validated: int = -1
+    last_validation: int = -1
     best: dict[str, float] = field(default_factory=dict)
-    worse: int = 0
+    num_bad_validations: int = 0
     pairs: list[int] = field(default_factory=list)
     digests: dict[str, str] = field(default_factory=dict)
 
 
 def fixed_part(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration without the keys that may change; what a checkpoint must agree with."""
+    """A configuration without the keys that may change; a checkpoint's must be equal."""
     training = {key: value for key, value in config["training"].items() if key not in MAY_CHANGE}
     return {"model": config["model"], "data": config["data"], "training": training}
 
@@ -74,7 +74,7 @@ def save(
     config: dict[str, Any],
     world: World,
 ) -> None:
-    """Writes the checkpoint; every process must call it, and the first one writes."""
+    """Writes the checkpoint. Every process must call it; only rank 0 writes."""
     tensors = {f"model.{name}": full(p) for name, p in model.named_parameters()}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
@@ -85,7 +85,7 @@ def save(
             tensors[f"random.{kind}.{rank}"] = part
     for rank, part in enumerate(world.gather(losses)):
         tensors[f"losses.{rank}"] = part
-    if world.first:
+    if world.is_main:
         value = {
             "progress": asdict(progress),
             "learning_rate": float(optimizer.param_groups[0]["lr"]),
@@ -99,20 +99,20 @@ def save(
 
 
 def check(folder: Path, config: dict[str, Any], world: World) -> list[str]:
-    """Checks that a checkpoint, if there is one, fits a configuration and as many processes.
+    """Checks that a checkpoint, if there is one, fits the configuration and number of processes.
 
     Returns:
-        The keys of the schedule that have other values than it was written with.
+        The keys of the schedule whose values differ from the checkpoint's.
     Raises:
-        ValueError: if it does not, with the keys that differ.
+        ValueError: if it does not fit, with the keys that differ.
         FormatError: if it is damaged.
     """
     path = folder / NAME
     if not path.exists():
         return []
-    with _understood(path):
+    with _format_errors(path):
         value = read_tensors(path)[1]
-        _agree(path, value, config, world)
+        _check_config(path, value, config, world)
         now, then = config["training"], value["config"]["training"]
         return [key for key in SCHEDULE if then.get(key, now[key]) != now[key]]
 
@@ -126,31 +126,30 @@ def restore(
     config: dict[str, Any],
     world: World,
 ) -> Progress:
-    """Reads the checkpoint, if there is one, into the model and all that trains it.
+    """Reads the checkpoint, if there is one, into all these objects; returns the progress.
 
     Raises:
-        FormatError: if it is damaged, or goes with other vocabularies.
+        FormatError: if it is damaged, or belongs to other vocabularies.
     """
     path = folder / NAME
     if not path.exists():
         return Progress()
     tensors, value = read_tensors(path)
     check_vocabularies(folder, (model.source, model.target), value, NAME)
-    with _understood(path):
+    with _format_errors(path):
         progress = Progress(**value["progress"])
-        scheduler.load_state_dict({key: value["scheduler"][key] for key in PLATEAU})
+        scheduler.load_state_dict({key: value["scheduler"][key] for key in SCHEDULER_STATE})
         for group in optimizer.param_groups:
-            _set_rate(group, _rate(value, config))
+            _set_learning_rate(group, _learning_rate(value, config))
         _restore_random_states(tensors, world)
         losses.copy_(tensors[f"losses.{world.rank}"])
-    fill(dict(model.named_parameters()), _under("model.", tensors), path)
-    states = _under("optimizer.", tensors)
+    fill(dict(model.named_parameters()), _without_prefix("model.", tensors), path)
+    states = _without_prefix("optimizer.", tensors)
     for name, parameter in model.named_parameters():
-        found = _under(f"{name}.", states)
-        for key, tensor in found.items():
+        for key, tensor in _without_prefix(f"{name}.", states).items():
             if tensor.shape == parameter.shape:
                 optimizer.state[parameter][key] = like(tensor, parameter)
-            else:  # the number of steps, which stays on the CPU unless the optimizer says so
+            else:  # Adam's number of steps, on the CPU unless the optimizer wants it on the device
                 group = optimizer.param_groups[0]
                 on_device = group.get("fused") or group.get("capturable")
                 device = parameter.device if on_device else tensor.device
@@ -159,28 +158,30 @@ def restore(
 
 
 @contextmanager
-def _understood(path: Path) -> Iterator[None]:
+def _format_errors(path: Path) -> Iterator[None]:
+    """Turns errors about missing or wrong parts into a `FormatError`."""
     try:
         yield
     except (KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{path} is not a checkpoint: {error}.") from None
 
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _without_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names have a prefix, by the rest of their names."""
     return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
 
 
-def _rate(value: dict[str, Any], config: dict[str, Any]) -> float:
-    """The learning rate to go on with: in proportion, if it began with another one, and not below
-    its floor."""
-    rate, first = value["learning_rate"], config["training"]["learning_rate"]
-    before = value["config"]["training"].get("learning_rate", first)
-    if before != first:
-        rate *= first / before
-    return max(rate, config["training"]["min_lr_ratio"] * first)
+def _learning_rate(value: dict[str, Any], config: dict[str, Any]) -> float:
+    """The learning rate to resume with: scaled if the configuration's has changed, and not below
+    its minimum."""
+    rate, initial = value["learning_rate"], config["training"]["learning_rate"]
+    before = value["config"]["training"].get("learning_rate", initial)
+    if before != initial:
+        rate *= initial / before
+    return max(rate, config["training"]["min_lr_ratio"] * initial)
 
 
-def _set_rate(group: dict[str, Any], rate: float) -> None:
+def _set_learning_rate(group: dict[str, Any], rate: float) -> None:
     if isinstance(group["lr"], Tensor):
         group["lr"].fill_(rate)
     else:
@@ -200,8 +201,8 @@ def _restore_random_states(tensors: dict[str, Tensor], world: World) -> None:
         torch.cuda.set_rng_state(tensors[f"random.cuda.{world.rank}"], world.device)
 
 
-def _agree(path: Path, value: dict[str, Any], config: dict[str, Any], world: World) -> None:
-    """Raises if a checkpoint is that of another configuration or number of processes."""
+def _check_config(path: Path, value: dict[str, Any], config: dict[str, Any], world: World) -> None:
+    """Raises if a checkpoint has another configuration or number of processes."""
     now, then = fixed_part(config), fixed_part(value["config"])
     differing = [
         f"{section}.{key}"

@@ -1,4 +1,4 @@
-"""Training by several processes: who they are, what they share, and a model that they train."""
+"""Training by several processes: their ranks, their communication, and a model that they share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..data._batches import Batch
 from ..models._model import Seq2Seq
-from ._graphs import Recorded
+from ._graphs import GraphedModel
 
 
 @dataclass(frozen=True)
@@ -25,18 +25,18 @@ class World:
     device: torch.device
 
     @property
-    def first(self) -> bool:
-        """Whether this is the process that writes files and talks."""
+    def is_main(self) -> bool:
+        """Whether this is rank 0, the only process that logs and saves."""
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes, written over the tensor."""
+        """The sum over all processes, in place."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors of all processes, which have the same shape."""
+        """The tensors of all processes, which must have the same shape."""
         if self.size == 1:
             return [tensor]
         here = tensor.to(self.device)
@@ -44,8 +44,8 @@ class World:
         dist.all_gather(gathered, here)
         return [part.to(tensor.device) for part in gathered]
 
-    def agree(self, value: float) -> float:
-        """The first process's value, on all."""
+    def broadcast(self, value: float) -> float:
+        """The value of rank 0, on all processes."""
         if self.size == 1:
             return value
         shared = torch.tensor(value, dtype=torch.float64, device=self.device)
@@ -53,7 +53,7 @@ class World:
         return float(shared)
 
     def wait(self) -> None:
-        """Waits until all processes are here."""
+        """Waits until all processes have called this."""
         if self.size > 1:
             dist.barrier()
 
@@ -62,7 +62,7 @@ def device_of(choice: str) -> torch.device:
     """The device of a configuration's "auto", "cpu" or "cuda".
 
     Raises:
-        ValueError: if it is not there.
+        ValueError: if there is no such device.
     """
     if choice == "cpu" or (choice == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
@@ -72,10 +72,10 @@ def device_of(choice: str) -> torch.device:
 
 
 @contextmanager
-def world(choice: str) -> Iterator[World]:
-    """Joins the processes that torchrun started, if it did, and leaves them at the end; if they
-    are joined already, they stay so."""
-    device = device_of(choice)
+def process_group(device_choice: str) -> Iterator[World]:
+    """Initializes the process group of torchrun, if there is one, and destroys it at the end. A
+    group that is already initialized stays."""
+    device = device_of(device_choice)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -92,8 +92,8 @@ def world(choice: str) -> Iterator[World]:
         dist.destroy_process_group()
 
 
-class _Sum(nn.Module):
-    """A model's loss as a module, which is what is copied among processes."""
+class _SummedLoss(nn.Module):
+    """A model's summed loss as a module, as DistributedDataParallel needs it."""
 
     def __init__(self, model: Seq2Seq) -> None:
         super().__init__()
@@ -103,56 +103,58 @@ class _Sum(nn.Module):
         return self.model.loss(Batch(source, lengths, target), reduction="sum")
 
 
-class Together:
-    """A model whose gradients are those of all processes, each with its part of a batch.
+class DistributedModel:
+    """A model whose gradients are averaged over all processes, each with its part of a batch.
 
     Args:
-        model: a `Seq2Seq`; its parameters are replaced by parts of them for "fsdp".
+        model: a `Seq2Seq`. For "fsdp" its parameters are replaced by shards.
         world: the processes.
-        kind: "ddp", where each has all parameters, or "fsdp", where they are divided.
-        record: whether one process on a GPU replays recorded graphs.
+        strategy: "ddp", where each process has all parameters, or "fsdp", where each has a shard.
+        cuda_graphs: whether a single process on a GPU replays CUDA graphs.
     """
 
-    def __init__(self, model: Seq2Seq, world: World, kind: str, record: bool) -> None:
+    def __init__(self, model: Seq2Seq, world: World, strategy: str, cuda_graphs: bool) -> None:
         self.model = model
-        self._kind = kind if world.size > 1 else "alone"
-        alone_on_gpu = self._kind == "alone" and world.device.type == "cuda"
-        self._recorded = Recorded(model) if record and alone_on_gpu else None
-        self._sum: nn.Module = _Sum(model)
-        if self._kind == "ddp":
-            self._sum = nn.parallel.DistributedDataParallel(self._sum)
-        elif self._kind == "fsdp":
+        self._strategy = strategy if world.size > 1 else "single"
+        on_single_gpu = self._strategy == "single" and world.device.type == "cuda"
+        self._graphed = GraphedModel(model) if cuda_graphs and on_single_gpu else None
+        self._summed_loss: nn.Module = _SummedLoss(model)
+        if self._strategy == "ddp":
+            self._summed_loss = nn.parallel.DistributedDataParallel(self._summed_loss)
+        elif self._strategy == "fsdp":
             from torch.distributed import fsdp
             from torch.distributed.device_mesh import init_device_mesh
 
             mesh = init_device_mesh(world.device.type, (world.size,))
-            # Divided again after each forward pass, validation's too, or a checkpoint would meet
+            # Without resharding after forward, and so after validation, a checkpoint would find
             # whole parameters that the optimizer does not know.
-            whole = {"mesh": mesh, "reshard_after_forward": True}
-            # The Transformer's feedforward layers, most of its weights, are gathered one at a time.
+            options = {"mesh": mesh, "reshard_after_forward": True}
+            # The Transformer's feedforward layers hold most of its weights. Each is a shard group
+            # of its own, so that they are gathered one at a time.
             for part in model.modules():
                 if isinstance(part, nn.Sequential):
-                    fsdp.fully_shard(part, **whole)
-            fsdp.fully_shard(model, **whole)
+                    fsdp.fully_shard(part, **options)
+            fsdp.fully_shard(model, **options)
             fsdp.register_fsdp_forward_method(model, "loss")
 
     def backward(self, batch: Batch, factor: float) -> Tensor:
-        """Adds the gradients of the sum of a batch's losses times a factor; returns the sum."""
-        if self._recorded is not None:
-            return self._recorded.backward(batch, factor)
-        loss = self._sum(batch.source, batch.source_lengths, batch.target)
-        with torch.autocast(loss.device.type, enabled=False):  # backward has the types of forward
+        """Adds the gradient of `factor` times the summed loss of a batch, and returns the sum."""
+        if self._graphed is not None:
+            return self._graphed.backward(batch, factor)
+        loss = self._summed_loss(batch.source, batch.source_lengths, batch.target)
+        with torch.autocast(loss.device.type, enabled=False):  # backward has the dtypes of forward
             (loss * factor).backward()
         return loss.detach()
 
     def zero_grad(self) -> None:
-        """Empties the gradients, which stay where they are if recorded graphs write to them."""
-        self.model.zero_grad(set_to_none=self._recorded is None)
+        """Resets the gradients; in place if CUDA graphs write to them."""
+        self.model.zero_grad(set_to_none=self._graphed is None)
 
-    def synchronized(self, now: bool) -> AbstractContextManager[None]:
-        """Whether backward inside shares gradients; only the last of those added up must."""
-        if self._kind == "ddp" and not now:
-            return self._sum.no_sync()  # type: ignore[operator]
-        if self._kind == "fsdp":
-            self.model.set_requires_gradient_sync(now)  # type: ignore[operator]
+    def gradient_sync(self, enabled: bool) -> AbstractContextManager[None]:
+        """A context in which backward averages gradients over processes, or does not. Only the
+        last batch of accumulated gradients needs it."""
+        if self._strategy == "ddp" and not enabled:
+            return self._summed_loss.no_sync()  # type: ignore[operator]
+        if self._strategy == "fsdp":
+            self.model.set_requires_gradient_sync(enabled)  # type: ignore[operator]
         return nullcontext()

@@ -1,4 +1,4 @@
-"""When a training has gone wrong: its numbers are none, or far from all that learning has."""
+"""Whether a training has diverged: its numbers are not finite, or too large to be of use."""
 
 from __future__ import annotations
 
@@ -12,41 +12,43 @@ from ..models._model import Seq2Seq
 from ._callback import DivergenceError
 from ._distributed import World
 
-FAR = 1000.0
-"""How many times the loss of a guess among all tokens, and at least 1, is no loss of learning."""
-VAST = 1e15
-"""A weight beyond this has a square that is nearly too large for a float32."""
+MAX_LOSS_RATIO = 1000.0
+"""A loss above this times the loss of a guess among all tokens has diverged. A guess counts as 1 if
+its loss is less."""
+MAX_WEIGHT = 1e15
+"""The square of a larger weight nearly overflows in float32."""
 
 
-class Watch:
-    """Raises when a training has diverged, before that reaches a file.
+class DivergenceCheck:
+    """Raises `DivergenceError` when a training has diverged, before a file is written.
 
     Args:
-        model: what is trained.
-        world: the processes that do it.
+        model: the model in training.
+        world: the processes that train it.
     """
 
     def __init__(self, model: Seq2Seq, world: World) -> None:
         self._model, self._world = model, world
         scores = torch.zeros(1, model.target.size)
-        first = torch.zeros(1, dtype=torch.long)
-        self.guess = float(model.config.output.build().loss(scores, first))
+        target = torch.zeros(1, dtype=torch.long)
+        self.guess_loss = float(model.config.output.build().loss(scores, target))
         """The loss of a guess among all tokens."""
-        self._most = FAR * max(self.guess, 1.0)  # where a small gamma makes that of a guess tiny
+        # A small gamma makes the loss of a guess tiny.
+        self._max_loss = MAX_LOSS_RATIO * max(self.guess_loss, 1.0)
 
     def check_loss(self, loss: float, step: int) -> None:
         """Checks a loss per token."""
         if not math.isfinite(loss):
             self._fail(f"the loss is {loss}", step)
-        if loss > self._most:
-            self._fail(f"the loss is {loss:.3g}, and a guess has {self.guess:.3g}", step)
+        if loss > self._max_loss:
+            self._fail(f"the loss is {loss:.3g}, and a guess has {self.guess_loss:.3g}", step)
 
     def check_weights(self, losses: Tensor, tokens: int, step: int) -> None:
-        """Checks the weights, and this process's losses of some tokens."""
+        """Checks the weights, and the summed losses of this process over `tokens` tokens."""
         values = [*map(local, self._model.parameters()), losses]
-        wrong = torch.stack([(~(value.abs() < VAST)).sum() for value in values]).sum()
-        wrong += losses > self._most * max(tokens, 1)
-        if self._world.sum(wrong):
+        num_bad = torch.stack([(~(value.abs() < MAX_WEIGHT)).sum() for value in values]).sum()
+        num_bad += losses > self._max_loss * max(tokens, 1)
+        if self._world.sum(num_bad):
             self._fail("weights or the loss are too large to learn, or not finite", step)
 
     def _fail(self, what: str, step: int) -> None:

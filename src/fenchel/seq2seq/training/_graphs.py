@@ -1,7 +1,7 @@
-"""CUDA graphs: forward and backward recorded once for each shape of a batch, and replayed.
+"""CUDA graphs: forward and backward are captured once for each shape of a batch, and replayed.
 
-The decoder's steps are small operations one after the other, whose launches take longer than their
-work; a replay launches them all at once.
+The decoder takes many small steps, whose kernels take longer to launch than to run. A replay
+launches them all at once.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from ..data._batches import Batch
 from ..models._model import Seq2Seq
 
 Key = tuple[int, int, int, torch.dtype | None, bool]
-"""Items, source and target places, the type of autocast, if any, and whether in training."""
+"""Items, source length, target length, the dtype of autocast or None, and whether in training."""
 
 
-class Recorded:
-    """A model whose gradients come from recorded graphs, on a GPU.
+class GraphedModel:
+    """A model on a GPU whose gradients come from CUDA graphs.
 
-    A shape of batches is rounded up, computed as usual the first time, recorded the second time and
-    replayed from then on. Rounding up adds padding, which changes nothing.
+    The sizes of a batch are rounded up by padding, which changes nothing. A shape is computed
+    without a graph the first time, captured the second time, and replayed from then on.
 
     Args:
-        model: on a GPU, and there to stay; graphs refer to its weights and gradients, so
-            `zero_grad` must be given `set_to_none=False`.
-        multiple: of which the sizes of a recorded batch are.
-        most: how many graphs are kept; other shapes are computed as usual.
+        model: on a GPU, where it must stay. Graphs write to its gradients, so call `zero_grad`
+            with `set_to_none=False`.
+        multiple: sizes are rounded up to a multiple of this.
+        max_graphs: how many graphs are kept; other shapes are computed without.
     """
 
-    def __init__(self, model: Seq2Seq, multiple: int = 4, most: int = 256) -> None:
-        self.model, self.multiple, self.most = model, multiple, most
+    def __init__(self, model: Seq2Seq, multiple: int = 4, max_graphs: int = 256) -> None:
+        self.model, self.multiple, self.max_graphs = model, multiple, max_graphs
         self._graphs: dict[Key, _Graph] = {}
         self._seen: set[Key] = set()
         self._pool = torch.cuda.graph_pool_handle()
 
     def backward(self, batch: Batch, factor: float) -> Tensor:
-        """Adds the gradient of the summed loss, times a factor, to the parameters'.
+        """Adds the gradient of `factor` times the summed loss to the parameters' gradients.
 
         Args:
             batch: on any device.
@@ -49,54 +49,56 @@ class Recorded:
         """
         sizes = (*batch.source.shape, batch.target.shape[1])
         items, source, target = (math.ceil(n / self.multiple) * self.multiple for n in sizes)
-        half = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-        key = (items, source, target, half, self.model.training)
+        is_autocast = torch.is_autocast_enabled("cuda")
+        autocast_dtype = torch.get_autocast_dtype("cuda") if is_autocast else None
+        key = (items, source, target, autocast_dtype, self.model.training)
         graph = self._graphs.get(key)
         if graph is None:
             graph = _Graph(self.model, key)
-            if key not in self._seen or len(self._graphs) >= self.most:
+            if key not in self._seen or len(self._graphs) >= self.max_graphs:
                 self._seen.add(key)
                 graph.load(batch, factor)
                 return graph.run()
-            graph.record(self._pool)
+            graph.capture(self._pool)
             self._graphs[key] = graph
         graph.load(batch, factor)
         return graph.replay()
 
 
 class _Graph:
-    """Forward and backward of one shape, on tensors that stay in place."""
+    """Forward and backward of one shape, on tensors whose memory stays in place."""
 
     def __init__(self, model: Seq2Seq, key: Key) -> None:
-        items, source, target, self.half, _ = key
+        items, source, target, self.autocast_dtype, _ = key
         device = next(model.parameters()).device
         self.model, self.graph = model, torch.cuda.CUDAGraph()
         self.source, self.lengths, self.target = (
             torch.ones(shape, dtype=torch.int64, device=device)
             for shape in ((items, source), (items,), (items, target))
         )
-        self.factor = torch.ones((), device=device)  # not a number: that would be recorded
+        self.factor = torch.ones((), device=device)  # a Python number would be fixed at capture
 
     def load(self, batch: Batch, factor: float) -> None:
-        """Fills in a batch, and sources of one token without a target up to the full size."""
+        """Copies a batch, and adds items of one source token without a target up to the size."""
         count = len(batch.source)
         self.lengths.fill_(1)
         self.lengths[:count].copy_(batch.source_lengths, non_blocking=True)
-        for place, given in ((self.source, batch.source), (self.target, batch.target)):
-            place.zero_()
-            place[:count, : given.shape[1]].copy_(given, non_blocking=True)
+        for static, given in ((self.source, batch.source), (self.target, batch.target)):
+            static.zero_()
+            static[:count, : given.shape[1]].copy_(given, non_blocking=True)
         self.factor.fill_(factor)
 
     def run(self) -> Tensor:
-        """Computes what is filled in."""
-        with torch.autocast("cuda", self.half, enabled=self.half is not None, cache_enabled=False):
+        """Computes the loaded batch."""
+        dtype = self.autocast_dtype
+        with torch.autocast("cuda", dtype, enabled=dtype is not None, cache_enabled=False):
             loss = self.model.loss(Batch(self.source, self.lengths, self.target), reduction="sum")
-        with torch.autocast("cuda", enabled=False):  # backward has the types of forward
+        with torch.autocast("cuda", enabled=False):  # backward has the dtypes of forward
             (loss * self.factor).backward()
         return loss.detach()
 
-    def record(self, pool: Any) -> None:
-        """Records the computation, which runs only when it is replayed."""
+    def capture(self, pool: Any) -> None:
+        """Captures the computation, which does not run before it is replayed."""
         for parameter in self.model.parameters():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -104,6 +106,6 @@ class _Graph:
             self.loss = self.run()
 
     def replay(self) -> Tensor:
-        """Computes what is filled in, as recorded."""
+        """Computes the loaded batch by the captured graph."""
         self.graph.replay()
         return self.loss.clone()

@@ -1,4 +1,4 @@
-"""The log of a training: a CSV file and TensorBoard's events, which go on where they were left."""
+"""The log of a training: a CSV file and TensorBoard's events, to which a resumed training adds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS: tuple[str, ...] = (
 
 
 def _rows(file: Iterable[str]) -> Iterator[dict[str, str]]:
-    """The rows of a log that have a step, up to one that cannot be read."""
+    """The rows of a log that have a step, up to the first that cannot be read."""
     with contextlib.suppress(csv.Error):
         yield from (row for row in csv.DictReader(file) if (row.get("step") or "").isdecimal())
 
@@ -26,8 +26,9 @@ class Log:
     """Writes lines to `log.csv` and, if tensorboardX is installed, to `events/`.
 
     Args:
-        folder: where they are.
-        step: lines of later steps, which a killed process left, are dropped.
+        folder: of both.
+        step: the step of the checkpoint. Lines of later steps, which a killed process left, are
+            removed.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
@@ -60,6 +61,6 @@ class Log:
                 self._events.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Ends the log."""
+        """Closes the log."""
         if self._events is not None:
             self._events.close()

@@ -1,4 +1,4 @@
-"""How much memory a model takes to train, and whether there is as much, before any is taken."""
+"""Whether there is enough memory to train a model, before any is allocated."""
 
 from __future__ import annotations
 
@@ -13,73 +13,80 @@ from ..data._vocabulary import Vocabulary
 from ..models._model import Seq2Seq
 from ._distributed import World
 
-TRAINED = 4
-"""Numbers that training holds for each weight: itself, its gradient and Adam's two moments."""
-GROUPS = Path("/sys/fs/cgroup")
-"""Where Linux keeps its control groups, which limit what a container or a job may take."""
-OWN = Path("/proc/self/cgroup")
-"""The groups that this process is in."""
+NUMBERS_PER_WEIGHT = 4
+"""What training stores for each weight: itself, its gradient and Adam's two moments."""
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+"""The control groups of Linux, which limit the memory of a container or a job."""
+OWN_CGROUPS = Path("/proc/self/cgroup")
+"""The control groups of this process."""
 
 
 def check_memory(
-    config: ModelConfig, source: Vocabulary, target: Vocabulary, world: World, divided: bool
+    config: ModelConfig, source: Vocabulary, target: Vocabulary, world: World, is_sharded: bool
 ) -> None:
-    """Checks that a model can be trained here, as far as its weights go.
+    """Checks that a model's weights, gradients and moments fit into memory.
 
     Args:
         config: the architecture.
         source, target: the vocabularies.
         world: the processes that train it.
-        divided: whether each holds but its part of gradients and moments.
+        is_sharded: whether each process holds only its shard of gradients and moments.
     Raises:
-        ValueError: if the device, or the machine on which it is built, has less memory than that.
+        ValueError: if the device, or the machine on which the model is built, has less memory.
     """
     with torch.device("meta"):
         weights = list(Seq2Seq(config, source, target).parameters())
-    held = sum(weight.numel() * weight.element_size() for weight in weights)
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    parts = world.size if divided else 1
-    trained = held + (TRAINED - 1) * held // parts
+    weight_bytes = sum(weight.numel() * weight.element_size() for weight in weights)
+    local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    shards = world.size if is_sharded else 1
+    training_bytes = weight_bytes + (NUMBERS_PER_WEIGHT - 1) * weight_bytes // shards
     if world.device.type == "cuda":
-        needs = {"the GPU": (trained, torch.cuda.get_device_properties(world.device).total_memory)}
-        needs["this machine"] = (here * held, available())
+        gpu_bytes = torch.cuda.get_device_properties(world.device).total_memory
+        needs = {
+            "the GPU": (training_bytes, gpu_bytes),
+            "this machine": (local_processes * weight_bytes, available()),
+        }
     else:
-        needs = {"this machine": (here * trained, available())}
-    for place, (need, there) in needs.items():
-        if need > there:
+        needs = {"this machine": (local_processes * training_bytes, available())}
+    for place, (needed, found) in needs.items():
+        if needed > found:
             count = sum(weight.numel() for weight in weights)
             raise ValueError(
-                f"a model of {count:,} weights takes {_size(need)} of memory to train, before its "
-                f"first batch, and {place} has {_size(there)}; lower `model.hidden`, "
-                "`model.embedding`, `model.feedforward`, `model.layers` or `data.vocabulary_size`."
+                f"a model of {count:,} weights takes {_gibibytes(needed)} of memory to train, "
+                f"before its first batch, and {place} has {_gibibytes(found)}; lower "
+                "`model.hidden`, `model.embedding`, `model.feedforward`, `model.layers` or "
+                "`data.vocabulary_size`."
             )
 
 
 def available() -> int:
-    """The bytes of memory, swap included, that this machine or its container can still give."""
+    """The bytes of memory, with swap, that this machine or its container still has."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     table = Path("/proc/meminfo")
     if table.exists():
         lines = (line.split() for line in table.read_text(encoding="ascii").splitlines())
         sizes = {words[0]: int(words[1]) * 1024 for words in lines}
         found = sizes.get("MemAvailable:", found) + sizes.get("SwapFree:", 0)
-    return min([found, *_limits()])
+    return min([found, *_cgroup_limits()])
 
 
-def _limits() -> Iterator[int]:
-    """The limits of the control groups that this process is in, and of those around them."""
-    for line in OWN.read_text(encoding="utf-8").splitlines() if OWN.exists() else ():
+def _cgroup_limits() -> Iterator[int]:
+    """The limits of the control groups of this process, and of their parents."""
+    if not OWN_CGROUPS.exists():
+        return
+    for line in OWN_CGROUPS.read_text(encoding="utf-8").splitlines():
         _, controllers, name = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
-        top, file = (GROUPS / "memory", "limit_in_bytes") if controllers else (GROUPS, "max")
-        place = top / name.lstrip("/")
-        for folder in (place, *place.parents):
-            limit = folder / f"memory.{file}"
+        is_version_1 = bool(controllers)
+        root = CGROUP_ROOT / "memory" if is_version_1 else CGROUP_ROOT
+        group = root / name.lstrip("/")
+        for folder in (group, *group.parents):
+            limit = folder / ("memory.limit_in_bytes" if is_version_1 else "memory.max")
             text = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
             if text.isdecimal():
                 yield int(text)
 
 
-def _size(count: int) -> str:
+def _gibibytes(count: int) -> str:
     return f"{count / 2**30:,.1f} GiB"

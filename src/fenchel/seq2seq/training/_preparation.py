@@ -1,61 +1,71 @@
-"""What training starts from: vocabularies, and encoded pairs to train on and to validate with."""
+"""What training starts from: the vocabularies, and the encoded training and validation pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from ..config._schema import Config, DataConfig
 from ..data._corpus import Corpus, Encoded, encode
 from ..data._inflection import Inflection, only_language
-from ..data._readers import DataError, Malformed, pairs, paths
+from ..data._readers import DataError, Malformed, Pair, pairs, paths
 from ..data._vocabulary import Characters, Subwords, Vocabulary, Words
 from ..models._folder import read_vocabularies, save_vocabularies
 from . import _checkpoint
 from ._distributed import World
 
-NOTHING = "there is no pair to train on; see `data.train` and `data.max_length`."
-TOKENS = {"characters": Characters, "words": Words, "subwords": Subwords}
+Item = TypeVar("Item")
+
+NO_TRAINING_PAIR = "there is no pair to train on; see `data.train` and `data.max_length`."
+VOCABULARIES = {"characters": Characters, "words": Words, "subwords": Subwords}
 
 
 def prepare(
     config: Config, folder: Path, world: World, note: Callable[[str], None]
 ) -> tuple[Vocabulary, Vocabulary, Corpus, Encoded]:
-    """The vocabularies of source and target, the training pairs and the validation pairs.
+    """The source and target vocabularies, the training pairs and the validation pairs.
+
+    Each file is parsed once, and texts are freed as they are encoded. Streamed training files are
+    parsed twice for the vocabularies, and once in every epoch.
 
     Args:
         config: the whole configuration.
-        folder: where vocabularies are that an earlier start wrote.
-        world: the processes, of which the first makes the vocabularies.
-        note: is told of what was left out.
+        folder: of the training, where an earlier start has saved the vocabularies.
+        world: the processes; rank 0 builds the vocabularies.
+        note: is called with what was left out.
     Raises:
-        ValueError: if a split holds no pair.
+        ValueError: if there is no training or no validation pair.
         DataError: if a file is a pipe or a device.
     """
     data = config.data
     _check_files(data)
-    skip = data.malformed == "skip"
-    source, target = _vocabularies(data, folder, world, note)
-    lines = Malformed(skip)
+    source, target, texts = _vocabularies(data, folder, world, note)
+    malformed = Malformed(data.malformed == "skip")
+
+    def read() -> Iterator[Pair]:
+        return pairs(data, "train", malformed) if texts is None else _drain(texts)
+
     buffer = data.buffer if data.streaming else None
-    corpus = Corpus(lambda: pairs(data, "train", lines), source, target, data.max_length, buffer)
-    _report(lines, note)
+    corpus = Corpus(read, source, target, data.max_length, buffer)
+    _report(malformed, note)
     if corpus.kept is not None and not len(corpus.kept):
-        raise ValueError(NOTHING)
+        raise ValueError(NO_TRAINING_PAIR)
     if corpus.dropped:
-        note(too_long(corpus.dropped, data))
-    lines = Malformed(skip)
-    # Of one language, whose name may be a mere "train.tsv", the validation pairs are so, too.
-    held_out = pairs(data, "validation", lines, only_language(source))
-    validation = encode(held_out, source, target)
-    _report(lines, note)
+        note(dropped_pairs(corpus.dropped, data))
+    malformed = Malformed(data.malformed == "skip")
+    # The files of a single language may have any name, such as "train.tsv" and "dev.tsv".
+    validation_texts = pairs(data, "validation", malformed, only_language(source))
+    validation = encode(validation_texts, source, target)
+    _report(malformed, note)
     if not len(validation):
         raise ValueError("there is no pair to validate with; see `data.validation`.")
     return source, target, corpus, validation
 
 
 def _check_files(data: DataConfig) -> None:
-    """Raises for what can be read but once: the vocabularies, and every start, read it again."""
+    """Raises for files that can be read only once, since a resumed training reads them again."""
     for path in map(Path, (*paths(data, "train"), *paths(data, "validation"))):
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise DataError(
@@ -64,43 +74,63 @@ def _check_files(data: DataConfig) -> None:
             )
 
 
-def too_long(dropped: int, data: DataConfig) -> str:
-    """What is said of pairs that are left out."""
-    return f"left out {dropped} pairs of no token, or of more than {data.max_length} on a side"
+def dropped_pairs(count: int, data: DataConfig) -> str:
+    """The note on pairs that are left out."""
+    return f"left out {count} pairs of no token, or of more than {data.max_length} on a side"
 
 
-def _report(lines: Malformed, note: Callable[[str], None]) -> None:
-    if lines.count:
-        note(str(lines))
+def _report(malformed: Malformed, note: Callable[[str], None]) -> None:
+    if malformed.count:
+        note(str(malformed))
+
+
+def _drain(items: deque[Item]) -> Iterator[Item]:
+    """All items, each of which is removed before the next one is taken."""
+    while items:
+        yield items.popleft()
 
 
 def _vocabularies(
     data: DataConfig, folder: Path, world: World, note: Callable[[str], None]
-) -> tuple[Vocabulary, Vocabulary]:
-    """Those that a checkpoint goes with, or new ones, which the first process makes."""
-    if world.first and not (folder / _checkpoint.NAME).exists():
-        lines = Malformed(data.malformed == "skip")
-        save_vocabularies(folder, *build_vocabularies(data, lines))
-        if data.streaming:  # otherwise the pairs are read once more, and reported then
-            _report(lines, note)
+) -> tuple[Vocabulary, Vocabulary, deque[Pair] | None]:
+    """The vocabularies of the checkpoint, or new ones by rank 0; and the training pairs, if they
+    were read for that and are kept in memory."""
+    texts: deque[Pair] | None = None
+    if world.is_main and not (folder / _checkpoint.NAME).exists():
+        malformed = Malformed(data.malformed == "skip")
+        if data.streaming:
+            passes = iter((malformed, Malformed()))  # both passes find the same malformed lines
+            built = build_vocabularies(data, lambda: pairs(data, "train", next(passes)))
+        else:
+            texts = kept = deque(pairs(data, "train", malformed))
+            built = build_vocabularies(data, lambda: kept)
+        save_vocabularies(folder, *built)
+        _report(malformed, note)
     world.wait()
-    return read_vocabularies(folder)
+    return *read_vocabularies(folder), texts
 
 
-def build_vocabularies(data: DataConfig, lines: Malformed) -> tuple[Vocabulary, Vocabulary]:
-    """The vocabularies of the training pairs, source and target."""
+def build_vocabularies(
+    data: DataConfig, read: Callable[[], Iterable[Pair]]
+) -> tuple[Vocabulary, Vocabulary]:
+    """The source and the target vocabulary of the training pairs.
+
+    Args:
+        data: the kind and size of the vocabularies.
+        read: returns the pairs; called once for the sources and once for the targets.
+    """
 
     def sources() -> Iterator[str]:
-        return (source for source, _ in pairs(data, "train", lines))
+        return (source for source, _ in read())
 
     def targets() -> Iterator[str]:
-        return (target for _, target in pairs(data, "train", Malformed()))
+        return (target for _, target in read())
 
     size = data.vocabulary_size
     if data.task == "inflection":
         return Inflection.build(sources(), size), Characters.build(targets(), size)
-    kind = TOKENS[data.tokens]
+    kind = VOCABULARIES[data.tokens]
     if data.shared_vocabulary:
-        both = kind.build((text for half in (sources, targets) for text in half()), size)
-        return both, both
+        shared = kind.build((text for side in (sources, targets) for text in side()), size)
+        return shared, shared
     return kind.build(sources(), size), kind.build(targets(), size)

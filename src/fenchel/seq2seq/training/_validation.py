@@ -1,4 +1,4 @@
-"""What a model does on pairs that it is shown whole: its loss, its accuracy and its sparsity."""
+"""Metrics of a model on given pairs: its loss, its accuracy and its sparsity."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ class Metrics:
 
     Args:
         loss: per target token.
-        token_accuracy: the share of target tokens that are the most probable.
-        accuracy: the share of targets that greedy decoding finds: those all of whose tokens are.
-        attention_nonzeros: source positions with a weight above zero, per target token and head.
-        output_nonzeros: tokens with a probability above zero, per target token.
+        token_accuracy: the share of target tokens that have the highest score.
+        accuracy: the share of targets whose tokens all have the highest score, so that greedy
+            decoding finds them.
+        attention_nonzeros: source positions with a nonzero weight, per target token and head.
+        output_nonzeros: tokens with a nonzero probability, per target token.
     """
 
     loss: float
@@ -37,44 +38,45 @@ class Metrics:
 
 @torch.no_grad()
 def validate(model: Any, pairs: Encoded, size: int, world: World) -> Metrics:
-    """The metrics of a model on pairs, shared among processes.
+    """The metrics of a model on pairs, which the processes divide among them.
 
     Args:
         model: a `Seq2Seq`.
         pairs: the encoded pairs.
-        size: pairs in a batch.
+        size: the number of pairs in a batch.
         world: the processes.
     """
     model.eval()
     mapping = model.config.output.build()
     sums = torch.zeros(7, dtype=torch.float64, device=world.device)
     batches = by_length(pairs, size * world.size)
-    for index in batches:  # every process takes part in every batch: a divided model needs that
+    for index in batches:  # each process computes a part of each batch, as FSDP requires
         batch = pairs.batch(index[world.rank :: world.size]).to(world.device)
         scores, attention = model(batch.source, batch.source_lengths, batch.target[:, :-1])
-        wanted = batch.target[:, 1:]
-        kept = wanted != PAD
+        target = batch.target[:, 1:]
+        is_token = target != PAD
+        has_tokens = is_token.any(-1)
         scores = scores.float()
-        right = (scores.argmax(-1) == wanted) | ~kept
-        attended = (attention > 0).sum(-1).double().mean(-1)
-        possible = (model.probabilities(scores) > 0).sum(-1)
-        losses = mapping.loss(scores, wanted, reduction="sum", ignore_index=PAD)
+        is_right = (scores.argmax(-1) == target) | ~is_token
+        attention_nonzeros = (attention > 0).sum(-1).double().mean(-1)
+        output_nonzeros = (model.probabilities(scores) > 0).sum(-1)
+        loss = mapping.loss(scores, target, reduction="sum", ignore_index=PAD)
         sums += torch.stack(
             [
-                losses.double(),
-                (right & kept).sum().double(),
-                (right.all(-1) & kept.any(-1)).sum().double(),
-                (attended * kept).sum(),
-                (possible * kept).sum().double(),
-                kept.sum().double(),
-                kept.any(-1).sum().double(),
+                loss.double(),
+                (is_right & is_token).sum().double(),
+                (is_right.all(-1) & has_tokens).sum().double(),
+                (attention_nonzeros * is_token).sum(),
+                (output_nonzeros * is_token).sum().double(),
+                is_token.sum().double(),
+                has_tokens.sum().double(),
             ]
         )
-    loss, tokens_right, right_items, attended, possible, tokens, items = world.sum(sums).tolist()
+    loss, right_tokens, right_items, attended, possible, tokens, items = world.sum(sums).tolist()
     return Metrics(
-        loss / tokens,
-        tokens_right / tokens,
-        right_items / items,
-        attended / tokens,
-        possible / tokens,
+        loss=loss / tokens,
+        token_accuracy=right_tokens / tokens,
+        accuracy=right_items / items,
+        attention_nonzeros=attended / tokens,
+        output_nonzeros=possible / tokens,
     )
