@@ -121,6 +121,7 @@ def test_a_line_without_end_needs_no_memory(models, monkeypatch, capsys):
     assert lines[0] == ""
     assert len(lines) == 2
     assert "line 1: longer than 100 bytes." in errors
+    assert "error: 1 line could not be read." in errors
 
 
 def test_a_byte_order_mark_is_no_letter(models, monkeypatch, capsys):

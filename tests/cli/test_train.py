@@ -42,7 +42,7 @@ def test_training_prints_progress_and_a_summary(
     assert "source positions" in out
     assert "step 10, epoch 1: accuracy" in err
     assert main(["train", str(config), "training.epochs=3", "model.attention=softmax"]) == 0
-    assert "going on from step 30" in capsys.readouterr().err
+    assert "resuming from step 30" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", _loading.TASKS)

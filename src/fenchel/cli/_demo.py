@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._atomic import write_text
 from .._format import percent
-from . import _tour
+from . import _demo_mappings
 from ._models import trained
 
 if TYPE_CHECKING:
@@ -66,17 +66,17 @@ def add(commands: Any, epilog: str) -> None:
     )
     parser.add_argument(
         "--mappings",
-        type=_tour.picture_path,
+        type=_demo_mappings.picture_path,
         metavar="PATH",
         help="only print every mapping of one vector of scores, and draw all mappings to PATH, "
-        f"which ends in {', '.join(_tour.FORMATS)}",
+        f"which ends in {', '.join(_demo_mappings.FORMATS)}",
     )
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.mappings is not None:
-        return _tour.run(arguments.mappings)
+        return _demo_mappings.run(arguments.mappings)
     return run(arguments.output)
 
 
@@ -160,7 +160,7 @@ def run(folder: Path) -> int:
     form = next((form for form in shown[CORRECT] if found[form].complete), chosen[0])
     page = explain(models, " ".join(form), reference=forms[form][0], max_length=defaults.max_length)
     write_text(folder / "explain.html", page.html())
-    _tour.write(folder / "mappings.png")
+    _demo_mappings.write(folder / "mappings.png")
     about = f"the {FORMS[form[1]]} of `{form[0]}`"
     page_path = folder / "explain.html"
     print(f"\nOpen {page_path} in a browser: all outputs that it considers for {about}.")

@@ -113,7 +113,8 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             _write(line, result, models[0], arguments)
         sys.stdout.flush()
     if num_errors:
-        print(f"fenchel predict: error: {num_errors} lines could not be read.", file=sys.stderr)
+        lines = "1 line" if num_errors == 1 else f"{num_errors} lines"
+        print(f"fenchel predict: error: {lines} could not be read.", file=sys.stderr)
     return 1 if num_errors else 0
 
 

@@ -62,7 +62,7 @@ class Progress(Callback):
 
     def started(self, progress: State, max_steps: int | None) -> None:
         if progress.step:
-            self.note(f"going on from step {progress.step}")
+            self.note(f"resuming from step {progress.step}")
         self._bar.update(self._task, completed=progress.step, total=max_steps)
 
     def stepped(self, progress: State, loss: float, rate: float) -> None:

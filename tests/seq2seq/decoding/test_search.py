@@ -35,7 +35,7 @@ METHODS = ("greedy", "beam", "exhaustive")
     items=st.lists(st.integers(0, 99), min_size=1, max_size=4),
     models=st.integers(1, 3),
 )
-def test_every_claim_holds(
+def test_every_claim_is_true(
     seed, classes, depth, support, method, beam, nbest, max_length, limit, items, models
 ):
     tables = [Table(seed + place, classes, depth, support) for place in range(models)]
@@ -59,7 +59,7 @@ def test_exhaustive_search_finds_everything(seed, support, models):
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), support=st.integers(1, 3), beam=st.integers(1, 8))
-def test_a_beam_that_cuts_nothing_is_certified(seed, support, beam):
+def test_a_beam_that_prunes_nothing_is_certified(seed, support, beam):
     table = Table(seed, support=support)
     truth = table.everything(1)
     widths = [len({tokens[:k] for tokens in truth if len(tokens) >= k}) for k in range(1, 5)]
@@ -181,11 +181,11 @@ def test_a_beam_of_any_width_holds_a_bounded_number_of_states():
 
 def test_a_wide_search_of_a_large_vocabulary_holds_no_more_than_it_is_asked_for(monkeypatch):
     """Rows of many tokens are neither sorted nor kept, and nothing is lost by that."""
-    kept, shorten = [], _beam._prune
+    kept, prune = [], _beam._prune
 
     def counted(found, *rest):
         kept.append(len(found))
-        return shorten(found, *rest)
+        return prune(found, *rest)
 
     monkeypatch.setattr(_beam, "_prune", counted)
 
@@ -231,7 +231,7 @@ def test_ties_are_not_certified_but_found():
 
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 10**6), beam=st.integers(1, 3), support=st.integers(1, 4))
-def test_a_certificate_holds_in_any_batch(seed, beam, support):
+def test_a_certificate_is_true_in_any_batch(seed, beam, support):
     table = Table(seed, depth=3, support=support)
     (result,) = search(table, *inputs(1), beam=beam, nbest=1)
     if result.exact and not result.complete:

@@ -37,19 +37,19 @@ class Spelled(Table):
     limit=st.integers(1, 60),
     items=st.lists(st.integers(0, 99), min_size=1, max_size=3),
     models=st.integers(1, 2),
-    room=st.integers(1, 12),
-    remembered=st.integers(1, 6),
+    min_finished=st.integers(1, 12),
+    max_prefixes=st.integers(1, 6),
 )
-def test_every_claim_holds(
+def test_every_claim_is_true(
     seed, pieces, monotone, depth, support, method, beam, nbest, max_length, limit, items, models,
-    room, remembered,
+    min_finished, max_prefixes,
 ):  # fmt: skip
     vocabulary = Pieces(PIECES[-pieces:], monotone)
     tables = [Spelled(seed + k, vocabulary, depth=depth, support=support) for k in range(models)]
     options = {"method": method, "beam": beam, "nbest": nbest, "limit": limit}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fenchel.seq2seq.decoding._texts.MIN_FINISHED", room)
-        patch.setattr("fenchel.seq2seq.decoding._pruned.MAX_PREFIXES", remembered)
+        patch.setattr("fenchel.seq2seq.decoding._texts.MIN_FINISHED", min_finished)
+        patch.setattr("fenchel.seq2seq.decoding._pruned.MAX_PREFIXES", max_prefixes)
         results = search(tables, *inputs(*items), max_length=max_length, **options)
     most = {"greedy": 1, "beam": nbest or beam, "exhaustive": nbest or limit}[method]
     for item, result in zip(items, results, strict=True):
@@ -133,7 +133,7 @@ def test_a_prefix_of_another_text_does_not_count_against_one():
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), beam=st.integers(1, 3), support=st.integers(1, 4))
-def test_a_certificate_holds_in_any_batch(seed, beam, support):
+def test_a_certificate_is_true_in_any_batch(seed, beam, support):
     vocabulary = Pieces(PIECES)
     table = Spelled(seed, vocabulary, depth=3, support=support)
     (result,) = search(table, *inputs(1), beam=beam, nbest=100)
@@ -153,7 +153,7 @@ def test_texts_of_characters_are_certified_as_sequences_are():
     assert sum(exact[1]) >= 0.97 * sum(exact[0]) > 40
 
 
-def test_a_table_that_pads_is_not_thought_unique():
+def test_a_table_that_pads_is_ambiguous():
     class Padding(Table):
         target = Characters("abcd")
 
@@ -170,7 +170,7 @@ def test_a_table_that_pads_is_not_thought_unique():
     assert [each.probability for each in result.hypotheses] == [0.5, 0.25, 0.25]
 
 
-def test_prefixes_that_were_broken_off_are_texts_too():
+def test_unfinished_prefixes_are_texts_too():
     class Endless(Marched):
         def row(self, item, prefix):
             row = super().row(item, prefix)
@@ -199,7 +199,7 @@ def test_subwords_are_certified_by_text():
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "unique"),
+    ("vocabulary", "is_unambiguous"),
     [
         (Characters("abc"), True),
         (Characters(["a", "b", "ab"]), False),
@@ -212,11 +212,11 @@ def test_subwords_are_certified_by_text():
         (Pieces(["a"]), False),
     ],
 )
-def test_what_is_spelled_in_one_way_only(vocabulary, unique):
-    assert vocabulary.is_unambiguous is unique
+def test_what_is_spelled_in_one_way_only(vocabulary, is_unambiguous):
+    assert vocabulary.is_unambiguous is is_unambiguous
 
 
-def test_subwords_grow_and_are_not_unique():
+def test_subwords_are_prefix_monotone_and_ambiguous():
     words = Subwords.build(["marched off to the market"] * 9, 30)
     assert (words.is_unambiguous, words.is_prefix_monotone) == (False, True)
     generator = torch.Generator().manual_seed(0)

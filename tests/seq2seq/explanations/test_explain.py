@@ -32,7 +32,7 @@ def leaves(node):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_tree_holds_every_hypothesis(seed):
+def test_the_tree_has_every_hypothesis(seed):
     table = Worded(seed)
     found = explain(table, "abc", shown=1000)
     truth = Mean([table]).everything(LETTERS.encode("a")[0])

@@ -78,7 +78,7 @@ class Ensemble:
 
     @property
     def is_unambiguous(self) -> bool:
-        """Whether different outputs have different texts. Only `Seq2Seq` never says padding or
+        """Whether different outputs have different texts. Only `Seq2Seq` never outputs padding or
         begin, which no text shows."""
         known = self.vocabulary
         return known is None or (

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from fenchel import cli, mappings, plots
-from fenchel.cli import _tour
+from fenchel.cli import _demo_mappings
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_demo_writes_the_picture_and_says_where(tmp_path, capsys, suffix, start)
 
 def rows():
     """The table's lines as words, one for each mapping."""
-    return _tour._table().split("\n\n")[0].splitlines()[2:]
+    return _demo_mappings._table().split("\n\n")[0].splitlines()[2:]
 
 
 def test_table_has_every_mapping_with_weights_that_sum_to_its_total():
@@ -38,7 +38,7 @@ def test_table_has_every_mapping_with_weights_that_sum_to_its_total():
     for row, mapping in zip(rows(), plots.showcase(), strict=True):
         words = row.removeprefix(plots.label(mapping)).split()
         weights = [0.0 if word == "." else float(word) for word in words[:-3]]
-        assert len(weights) == len(_tour.SCORES)
+        assert len(weights) == len(_demo_mappings.SCORES)
         assert sum(weights) == pytest.approx(mapping.total or 2, abs=0.003)
         assert sum(weight > 0 for weight in weights) == int(words[-3])
 
