@@ -173,14 +173,18 @@ class General(AbstractMapping, HasClosure):
 
     def learned_solution(self, scores: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
-            return _between_graphs(_autograd.solution, scores, None, self)
+            _break_graph()
+            solution: Any = torch.compiler.disable(_autograd.solution)
+            return solution(scores, None, self)
         solved, finite = self._solved(scores)
         _, y = self._attached(scores, solved, finite, steps=2)
         return torch.where(finite, y, solved).to(scores.dtype)
 
     def learned_value(self, scores: Tensor, target: Tensor | None) -> Tensor:
         if torch.compiler.is_compiling():
-            return _between_graphs(_autograd.value, scores, None, target, self)
+            _break_graph()
+            value: Any = torch.compiler.disable(_autograd.value)
+            return value(scores, None, target, self)
         solved, finite = self._solved(scores)
         # The objective is stationary at y: its second derivatives take first ones of y.
         x, y = self._attached(scores, solved, finite, steps=1)
@@ -215,6 +219,10 @@ class General(AbstractMapping, HasClosure):
         yield cls(_quartic, gamma=0.5)
 
 
+def _break_graph() -> None:
+    torch._dynamo.graph_break("`omega` of a `General` holds tensors, which no graph can follow")
+
+
 def _cholesky(block: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         return torch.linalg.cholesky(block)
@@ -225,11 +233,6 @@ def _cholesky(block: Tensor) -> Tensor:
             "`omega` must be strongly convex, but its Hessian on a support is not positive "
             "definite; add a multiple of (y * y).sum(-1)."
         ) from error
-
-
-@torch.compiler.disable(reason="`omega` of a `General` holds tensors, which no graph can follow")
-def _between_graphs(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    return function(*arguments)
 
 
 # A graph knows a mapping by its token, which no other mapping has in any process. One that was
