@@ -27,11 +27,14 @@ UNIT = 2**1074
 
 def totals(members: Tensor, scores: Tensor) -> list[Total]:
     """The scores (K) of members (K, n) for the scores (n) of their parts."""
-    banned = scores == -math.inf
-    units = [int(Fraction(x) * UNIT) for x in torch.where(banned, 0.0, scores).tolist()]
+    forbidden_parts = scores == -math.inf
+    units = [int(Fraction(x) * UNIT) for x in torch.where(forbidden_parts, 0.0, scores).tolist()]
     sums = members.long().numpy().astype(object) @ np.array(units, dtype=object)
-    forbidden = ((members != 0) & banned).any(1).tolist()
-    return [None if no else Fraction(x, UNIT) for x, no in zip(sums, forbidden, strict=True)]
+    forbidden = ((members != 0) & forbidden_parts).any(1).tolist()
+    return [
+        None if is_forbidden else Fraction(x, UNIT)
+        for x, is_forbidden in zip(sums, forbidden, strict=True)
+    ]
 
 
 @cache
@@ -44,7 +47,7 @@ def members(structure: AbstractStructure) -> Tensor:
 
 @cache
 def codes(structure: AbstractStructure) -> Tensor:
-    """Their codes (K, positions), or the members where structures have none."""
+    """Their codes (K, positions), or the flat members if structures have no codes."""
     if isinstance(structure, CodedStructure):
         return testing.enumerate_codes(structure)
     return members(structure).flatten(1)
@@ -57,7 +60,7 @@ def best(values: Sequence[Total]) -> Total:
 def inference(members: Tensor, scores: Tensor) -> tuple[float, Tensor]:
     """The log-partition of scores (n) over members (K, n), and the marginals (n).
 
-    The total of each member is a fraction; only what it lacks to the best becomes a double.
+    The total of each member is a fraction; only its difference from the best becomes a double.
     """
     values = totals(members, scores)
     top = best(values)
@@ -80,22 +83,22 @@ def with_extra(
     """The members (K, n) of a structure with the parts of its extra scores, and all scores (n)
     of one instance."""
     rows, every = [members(structure).flatten(1)], [scores.flatten().double()]
-    for place, piece in enumerate(extra_scores):
+    for k, piece in enumerate(extra_scores):
         if piece is None:
             continue
         assert isinstance(structure, fenchel.Sequence)
-        if place == 0:
-            held = structure.extra_indicator(codes(structure), piece.unsqueeze(0))
-            assert held is not None
+        if k == 0:
+            parts = structure.extra_indicator(codes(structure), piece.unsqueeze(0))
+            assert parts is not None
         else:
-            held = members(structure)[:, 0 if place == 1 else -1]
-        rows.append(held.flatten(1).double())
+            parts = members(structure)[:, 0 if k == 1 else -1]
+        rows.append(parts.flatten(1).double())
         every.append(piece.flatten().double())
     return torch.cat(rows, 1), torch.cat(every)
 
 
-def place_of(structure: AbstractStructure, code: Tensor) -> int:
-    """Which member a code is, or its indicator where structures have no codes."""
+def index_of(structure: AbstractStructure, code: Tensor) -> int:
+    """The index of the member with that code, or indicator if structures have no codes."""
     every = codes(structure)
     (found,) = (every == code.flatten().to(every)).all(1).nonzero().flatten().tolist()
     return found
@@ -112,7 +115,7 @@ def gap(structure: AbstractStructure, values: Sequence[Total], found: fenchel.Po
     for code, weight in zip(found.codes, found.weights.tolist(), strict=True):
         if weight == 0:
             continue
-        slope = slopes[place_of(structure, code)]
+        slope = slopes[index_of(structure, code)]
         assert slope is not None, "a structure that is forbidden"
         level, mass = level + Fraction(weight) * slope, mass + Fraction(weight)
     top = best(slopes)

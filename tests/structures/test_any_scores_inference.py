@@ -77,7 +77,7 @@ def test_every_answer_is_right(
         if top is None:
             assert (code == -1).all()
             return
-        value = totals[exact.place_of(structure, code)]
+        value = totals[exact.index_of(structure, code)]
         assert value is not None
         assert top - value <= (1e-15 if native else 1e-11)
         operators = structure.inference_operators()

@@ -123,10 +123,10 @@ def test_large_transitions(shared: bool) -> None:
 def test_a_large_negative_score_forbids(structure: CodedStructure) -> None:
     for dtype in (torch.float32, torch.float64):
         scores = torch.randn(6, *structure.shape, dtype=dtype)
-        banned = torch.rand(scores.shape) < 0.2
+        forbidden_parts = torch.rand(scores.shape) < 0.2
         for low in (-1e9, -1e38):
-            masked = torch.where(banned, low, scores)
-            truly = torch.where(banned, -torch.inf, scores)
+            masked = torch.where(forbidden_parts, low, scores)
+            truly = torch.where(forbidden_parts, -torch.inf, scores)
             possible = log_partition(structure, truly) > -torch.inf
             torch.testing.assert_close(
                 marginals(structure, masked)[possible], marginals(structure, truly)[possible]
@@ -170,7 +170,7 @@ def test_small_scores_count_beside_large_ones(
 
             found = map_inference(structure, scores, extra_scores or None)
             assert found.codes is not None
-            value = totals[exact.place_of(structure, found.codes)]
+            value = totals[exact.index_of(structure, found.codes)]
             assert value is not None
             assert top - value <= 1e-15
             posterior = sparsemap(structure, scores, extra_scores or None)

@@ -51,8 +51,10 @@ def scores(draw: st.DrawFn, shape: tuple[int, ...], earlier: list[Tensor], large
         values = draw(some(size, st.sampled_from(atoms)))
         found = torch.tensor(values, dtype=torch.float64).reshape(shape)
     if draw(st.booleans()):
-        banned = torch.tensor(draw(some(size, st.booleans())), dtype=torch.bool).reshape(shape)
-        found = torch.where(banned, -torch.inf, found)
+        forbidden_parts = torch.tensor(draw(some(size, st.booleans())), dtype=torch.bool).reshape(
+            shape
+        )
+        found = torch.where(forbidden_parts, -torch.inf, found)
     return found
 
 

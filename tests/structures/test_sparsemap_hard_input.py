@@ -28,9 +28,9 @@ def test_forbidden_parts() -> None:
     assert not posterior.converged[2]
     posterior.marginals[0].square().sum().backward()
     assert scores.grad.isfinite().all()
-    banned = transitions.clone()
-    banned[0, 1] = -torch.inf
-    found = sparsemap(structure, scores.detach()[3:], banned)
+    forbidden_parts = transitions.clone()
+    forbidden_parts[0, 1] = -torch.inf
+    found = sparsemap(structure, scores.detach()[3:], forbidden_parts)
     codes = found.codes[found.weights > 0]
     assert not ((codes[:, :-1] == 0) & (codes[:, 1:] == 1)).any()
 
@@ -86,10 +86,10 @@ def test_sums_without_room_in_a_double() -> None:
         scores = torch.randn(3, *structure.shape, dtype=torch.float64)
         scores[0] = 1e308
         lowest = torch.finfo(torch.float64).min
-        banned = torch.rand(structure.shape) < 0.3
-        scores[1][banned] = lowest
+        forbidden_parts = torch.rand(structure.shape) < 0.3
+        scores[1][forbidden_parts] = lowest
         clean = scores.clone()
-        clean[1][banned] = -torch.inf
+        clean[1][forbidden_parts] = -torch.inf
         posterior = sparsemap(structure, scores)
         assert posterior.marginals[0].isnan().all()
         assert not posterior.converged[0]
