@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -258,15 +259,18 @@ def _import(count: int) -> Row:
     )
     paths = os.pathsep.join(path for path in sys.path if path)
     samples = []
-    for _ in range(1 + count):  # the first may have to compile
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONPATH": paths},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        samples.append(float(done.stdout))
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "PYTHONPATH": paths, "PYTHONPYCACHEPREFIX": cache}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        for _ in range(1 + count):  # the first compiles
+            done = subprocess.run(
+                [sys.executable, "-c", code],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            samples.append(float(done.stdout))
     row = Place("cpu", SHAPES["cpu"][0]).row("import", "fenchel", Timing.of(samples[1:]))
     return _with_targets({**row, "shape": None}, None, MAX_IMPORT_SECONDS * 1e6)
 

@@ -171,7 +171,7 @@ def _register(
     _LIBRARY.define(schema)
     fallback = _in_widest(reference, fake)
     _LIBRARY.impl(name, fallback, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"fenchel::{name}", fake, lib=_LIBRARY)
+    _LIBRARY.impl(name, fake, "Meta")
     cpu = cuda = None
     if _native.LIBRARY is not None:
         cpu = _on_cpu(native, fake, fallback)
