@@ -195,4 +195,15 @@ FENCHEL_INLINE bool settle(const T* x, T* y, int64_t d, T top) {
   return true;
 }
 
+// Calls solve(x, largest, y) for the rows of a range that need a solver, and answers the others.
+template <class T, class F>
+FENCHEL_INLINE void each_finite_row(const T* scores, int64_t first, int64_t last, int64_t d, T* out,
+                                    F solve) {
+  for (int64_t row = first; row < last; ++row) {
+    const T* x = scores + row * d;
+    T *y = out + row * d, top = maximum(x, d);
+    if (!settle(x, y, d, top)) solve(x, top, y);
+  }
+}
+
 }  // namespace fenchel

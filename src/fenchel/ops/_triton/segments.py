@@ -200,7 +200,11 @@ def block(d: int) -> tuple[int, int, int]:
 
 
 def launch(
-    kernels: tuple[Any, Any], scores: Tensor, order: Tensor | None, lam: float, longest: int
+    kernels: tuple[Any, Any],
+    scores: Tensor,
+    order: Tensor | None,
+    numbers: tuple[float, ...],
+    longest: int,
 ) -> Tensor:
     """Runs the first of the kernels, in registers, or the second, in tiles, on every row.
 
@@ -208,7 +212,7 @@ def launch(
         kernels: with the arguments of `solve` and of `solve_tiles`.
         scores: (..., d).
         order: (..., d), where the entries stand, or none: as they come.
-        lam: λ.
+        numbers: floor, slope, down, up and bound.
         longest: a power of two; longer rows go by tiles of that length.
 
     Returns:
@@ -225,11 +229,11 @@ def launch(
     in_registers, in_tiles = kernels
     if d <= longest:
         grid = (triton.cdiv(rows, height),)
-        in_registers[grid](scores, order, y, lam, rows, d, height, width, num_warps=warps)
+        in_registers[grid](scores, order, y, *numbers, rows, d, height, width, num_warps=warps)
     else:
         shape = (2, min(rows, max(PROGRAMS, SCRATCH // d)), d)
         x, z = torch.empty(shape, dtype=torch.float64, device=y.device)
         mark, side = torch.empty(shape, dtype=torch.int8, device=y.device)
-        arguments = scores, order, y, x, z, mark, side, lam, rows, d, width
+        arguments = scores, order, y, x, z, mark, side, *numbers, rows, d, width
         in_tiles[shape[1:2]](*arguments, num_warps=warps)
     return y

@@ -183,11 +183,7 @@ FENCHEL_INLINE void fusedmax_rows(const T* scores, double lam, int64_t first, in
   std::unique_ptr<int32_t[]> near(new int32_t[d]);
   Chain chain(d), kept(d);
   Prox prox(d);
-  for (int64_t row = first; row < last; ++row) {
-    const T* x = scores + row * d;
-    T* y = out + row * d;
-    T top = maximum(x, d);
-    if (settle(x, y, d, top)) continue;
+  each_finite_row(scores, first, last, d, out, [&](const T* x, T top, T* y) FENCHEL_LAMBDA {
     // |z − x| ≤ 2λ, so max z ≥ top − 2λ, τ ≥ max z − 1, and the support has x > τ − 2λ.
     double tau = -1 - 2 * lam;
     T cut = std::nextafter(static_cast<T>(top + (tau - 2 * lam)), -kInf<T>);
@@ -206,7 +202,7 @@ FENCHEL_INLINE void fusedmax_rows(const T* scores, double lam, int64_t first, in
     std::memset(y, 0, static_cast<size_t>(d) * sizeof(T));
     for (int64_t i = 0; i < chain.length; ++i)
       if (chain.value[i] > 0) y[chain.place[i]] = static_cast<T>(chain.value[i]);
-  }
+  });
 }
 
 // out = mean of v over the entry's group − mean of v over the support. A group is a run of equal

@@ -145,17 +145,13 @@ template <class T>
 FENCHEL_INLINE void oscarmax_rows(const T* scores, double lam, int64_t first, int64_t last, int64_t d,
                                   T* out) {
   Regression regression(d);
-  for (int64_t row = first; row < last; ++row) {
-    const T* x = scores + row * d;
-    T* y = out + row * d;
-    T top = maximum(x, d);
-    if (settle(x, y, d, top)) continue;
+  each_finite_row(scores, first, last, d, out, [&](const T* x, T top, T* y) FENCHEL_LAMBDA {
     double highest = static_cast<double>(top);
     Head kept = head(x, d, highest, std::numeric_limits<double>::lowest());
     if (-kept.least <= lam * kept.count / 2) {
       T share = static_cast<T>(1 / kept.count);
       for (int64_t i = 0; i < d; ++i) y[i] = x[i] > -kInf<T> ? share : T(0);
-      continue;
+      return;
     }
     double best = -1 + lam / 2, cut;
     for (double before = 2 * kept.count;;) {
@@ -172,7 +168,7 @@ FENCHEL_INLINE void oscarmax_rows(const T* scores, double lam, int64_t first, in
     regression.distribute(x, highest, m, kept.least, lam);
     regression.pool(m, lam);
     regression.write(y);
-  }
+  });
 }
 
 // Sum and count of v over the entries of one value.
