@@ -5,6 +5,7 @@
 //
 //   void resize(const int64_t* lengths)   the sizes of the next instance, null for the full ones; also
 //                                         forgets all that was kept from other scores
+//   Map(n, m, option)                     from the full sizes of the scores and the structure's option
 //   int parts(), extras(), positions()    how many scores, extra scores, and positions
 //   double argmax(scores, extra_scores, code)
 //                                         the best structure's score; −inf, and a code of −1, if every
@@ -107,7 +108,9 @@ inline int first_equal(const double* x, int64_t n, double value) {
 // Sizes and parts of a structure whose scores are a matrix: a corner of the full one.
 class Grid {
  public:
-  Grid(int rows, int columns) : full_rows_(rows), full_columns_(columns), rows_(rows), columns_(columns) {}
+  Grid(int64_t rows, int64_t columns)
+      : full_rows_(static_cast<int>(rows)), full_columns_(static_cast<int>(columns)), rows_(full_rows_),
+        columns_(full_columns_) {}
   int parts() const { return rows_ * columns_; }
   int extras() const { return 0; }
   template <class F>
@@ -130,9 +133,15 @@ class Grid {
   int full_rows_, full_columns_, rows_, columns_;
 };
 
+// Builds the oracle of a thread for a kind of number, double or Exact.
+template <template <class> class Map>
+auto oracle_maker(int64_t n, int64_t m, int64_t option) {
+  return [=](auto number) { return Map<decltype(number)>(n, m, option); };
+}
+
 // The best structures of a batch: codes (−1 behind the end of a shorter instance) and their scores, NaN
-// for an instance with NaN or +inf among its scores. make(number) builds the oracle of a thread for that kind of
-// number; where scores are far, exact ones find the structure again.
+// for an instance with NaN or +inf among its scores. `make` is an oracle_maker; where scores are far, exact
+// numbers find the structure again.
 template <class T, class Make>
 int map_batch(Make make, const T* scores, const T* extra_scores, int64_t extra_step, const int64_t* lengths,
               int64_t lengths_step, int64_t batch, int64_t work, int32_t* codes, double* values, int threads) {
@@ -168,25 +177,21 @@ int map_batch(Make make, const T* scores, const T* extra_scores, int64_t extra_s
 }  // namespace fenchel
 
 // The entry points of a structure's MAP operator.
-#define FENCHEL_MAP_OF(name, suffix, T, work, ...)                                                  \
+#define FENCHEL_MAP_OF(name, suffix, T, work, Map)                                                  \
   FENCHEL_API int fenchel_##name##_map_##suffix(                                                    \
       const T* scores, const T* extra_scores, int64_t extra_step, const int64_t* lengths,           \
       int64_t lengths_step, int64_t batch, int64_t n, int64_t m, int64_t option, int32_t* codes,    \
       double* values, int threads) {                                                                \
-    (void)m, (void)option;                                                                          \
-    const auto make = [&](auto number) {                                                            \
-      using Num = decltype(number);                                                                 \
-      return __VA_ARGS__;                                                                           \
-    };                                                                                              \
-    return fenchel::map_batch<T>(make, scores, extra_scores, extra_step, lengths, lengths_step,     \
-                                 batch, work, codes, values, threads);                              \
+    return fenchel::map_batch<T>(fenchel::oracle_maker<fenchel::Map>(n, m, option), scores,         \
+                                 extra_scores, extra_step, lengths, lengths_step, batch, work,      \
+                                 codes, values, threads);                                           \
   }                                                                                                 \
   FENCHEL_SIGNATURE(name##_map_##suffix,                                                            \
                     "scores, extra_scores, extra_step, lengths, lengths_step, batch, n, m, option, " \
                     "codes, values, threads")
 
-// work: about how many entries a plain operator would touch in the same time; the last argument builds
-// the oracle of a thread, over numbers Num, from n, m and option.
-#define FENCHEL_MAP(name, work, ...)                  \
-  FENCHEL_MAP_OF(name, f32, float, work, __VA_ARGS__) \
-  FENCHEL_MAP_OF(name, f64, double, work, __VA_ARGS__)
+// work: about how many entries a plain operator would touch in the same time, from n, m and option; Map:
+// the oracle.
+#define FENCHEL_MAP(name, work, Map)          \
+  FENCHEL_MAP_OF(name, f32, float, work, Map) \
+  FENCHEL_MAP_OF(name, f64, double, work, Map)

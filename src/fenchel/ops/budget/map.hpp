@@ -11,7 +11,8 @@ namespace fenchel {
 template <class Num>
 class BudgetMap : public Grid {
  public:
-  BudgetMap(int d, int most, bool exact) : Grid(d, 1), most_(most), exact_(exact) { sorted_.resize(d); }
+  BudgetMap(int64_t d, int64_t, int64_t option)
+      : Grid(d, 1), most_(static_cast<int>(option / 2)), exact_(option % 2 != 0), sorted_(d) {}
 
   void resize(const int64_t* lengths) { rows_ = lengths ? static_cast<int>(lengths[0]) : full_rows_; }
   int positions() const { return rows_; }

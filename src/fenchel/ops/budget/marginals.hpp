@@ -16,8 +16,9 @@ namespace fenchel {
 
 class BudgetMarginals {
  public:
-  BudgetMarginals(int d, int k, bool exact)
-      : d_(d), k_(k), exact_(exact), stride_(padded<double>(k + 1) + 2 * kLanes<double>) {
+  BudgetMarginals(int64_t d, int64_t, int64_t option)
+      : d_(d), k_(option / 2), exact_(option % 2 != 0),
+        stride_(padded<double>(k_ + 1) + 2 * kLanes<double>) {
     for (Workspace* w : {&alpha_, &slope_, &taken_, &left_}) {
       w->resize((d + 1) * stride_);
       w->fill((d + 1) * stride_, 0);  // what lies behind a row is multiplied by zero

@@ -11,8 +11,8 @@ namespace fenchel {
 template <class Num>
 class MatchingMap : public Grid {
  public:
-  MatchingMap(int rows, int columns) : Grid(rows, columns) {
-    const int few = std::min(rows, columns), many = std::max(rows, columns);
+  MatchingMap(int64_t rows, int64_t columns, int64_t) : Grid(rows, columns) {
+    const int64_t few = std::min(rows, columns), many = std::max(rows, columns);
     const int64_t width = padded<Num>(many);
     scores_.resize(few * width);
     for (WorkspaceOf<Num>* w : {&price_, &open_, &key_, &profit_, &reached_}) w->resize(width);

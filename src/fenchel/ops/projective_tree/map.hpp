@@ -10,8 +10,8 @@ namespace fenchel {
 template <class Num>
 class ProjectiveTreeMap : public Grid {
  public:
-  ProjectiveTreeMap(int n, bool single_root) : Grid(n, n), single_root_(single_root) {
-    for (SpansOf<Num>* table : {&right_, &left_, &right_arc_, &left_arc_}) table->resize(n + !single_root);
+  ProjectiveTreeMap(int64_t n, int64_t, int64_t single_root) : Grid(n, n), single_root_(single_root != 0) {
+    for (SpansOf<Num>* table : {&right_, &left_, &right_arc_, &left_arc_}) table->resize(n + !single_root_);
     stack_.resize(3 * (n + 1));
   }
 

@@ -14,8 +14,9 @@ namespace fenchel {
 
 class ProjectiveTreeMarginals {
  public:
-  ProjectiveTreeMarginals(int n, bool single_root) : full_n_(n), single_root_(single_root) {
-    const int64_t nodes = n + !single_root;
+  ProjectiveTreeMarginals(int64_t n, int64_t, int64_t single_root)
+      : full_n_(n), single_root_(single_root != 0) {
+    const int64_t nodes = n + !single_root_;
     for (Workspace* w : {&value_, &slope_, &share_, &bend_}) {
       w->resize(kTables * Spans::size(nodes));
       w->fill(kTables * Spans::size(nodes), kNone);

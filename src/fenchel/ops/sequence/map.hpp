@@ -15,11 +15,11 @@ struct Ends {
 template <class Num>
 class SequenceMap : public Grid {
  public:
-  SequenceMap(int length, int tags, Ends ends)
-      : Grid(length, tags), width_(static_cast<int>(padded<Num>(tags))), shared_(ends.shared),
-        ends_(ends.bounded ? 2 * tags : 0) {
-    best_.resize(static_cast<int64_t>(length) * width_);
-    transitions_.resize(static_cast<int64_t>(pairs()) * tags * width_);
+  SequenceMap(int64_t length, int64_t tags, int64_t option)
+      : Grid(length, tags), width_(static_cast<int>(padded<Num>(tags))), shared_(Ends(option).shared),
+        ends_(Ends(option).bounded ? 2 * columns_ : 0) {
+    best_.resize(length * width_);
+    transitions_.resize(pairs() * tags * width_);
     for (WorkspaceOf<Num>* w : {&start_, &end_, &total_}) w->resize(width_), w->fill(width_, 0);
   }
 

@@ -36,9 +36,9 @@ inline double softmax(const double* x, int64_t n, double* p) {
 
 class SequenceMarginals {
  public:
-  SequenceMarginals(int length, int tags, Ends ends)
-      : full_n_(length), m_(tags), width_(padded<double>(tags)), shared_(ends.shared),
-        ends_(ends.bounded ? 2 * tags : 0) {
+  SequenceMarginals(int64_t length, int64_t tags, int64_t option)
+      : full_n_(length), m_(tags), width_(padded<double>(tags)), shared_(Ends(option).shared),
+        ends_(Ends(option).bounded ? 2 * tags : 0) {
     const int64_t n = length, matrix = tags * width_;
     for (Workspace* w : {&score_, &alpha_, &slope_, &mean_}) w->resize(n * width_);
     for (Workspace* w : {&mu_, &mu_slope_, &next_mu_, &next_slope_, &start_, &end_}) w->resize(width_);

@@ -151,7 +151,7 @@ class BatchSolver {
   std::vector<double> iota_;
 };
 
-// make(number) builds the oracle of a thread for that kind of number.
+// `make` is an oracle_maker.
 template <class Make>
 int solve_batch(const Batch& batch, Make make, Solutions** out, int64_t* shape) {
   int status = kOk;

@@ -24,8 +24,8 @@ struct Outcome {
   bool converged = false;
 };
 
-// The scores of one instance, and the oracles for them: make(number) builds one for that kind of number. If
-// `regularize`, v counts in the norm as u does.
+// The scores of one instance, and the oracles for them, built by an oracle_maker. If `regularize`, v counts in
+// the norm as u does.
 //
 // Where scores are so large that doubles lose what counts beside them, the oracle's scores, and those of structures
 // less that of the best, are exact.

@@ -13,9 +13,9 @@ namespace fenchel {
 template <class Num>
 class TreeMap : public Grid {
  public:
-  TreeMap(int n, bool single_root)
-      : Grid(n, n), single_root_(single_root), width_(static_cast<int>(padded<Num>(n))) {
-    arcs_.resize(2 * static_cast<int64_t>(n) * width_);
+  TreeMap(int64_t n, int64_t, int64_t single_root)
+      : Grid(n, n), single_root_(single_root != 0), width_(static_cast<int>(padded<Num>(n))) {
+    arcs_.resize(2 * n * width_);
     for (auto* v : {&root_, &weight_}) v->resize(2 * n);
     for (auto* v : {&start_, &first_, &last_, &source_}) v->resize(2 * n);
     for (auto* v : {&children_, &path_}) v->resize(2 * n);
