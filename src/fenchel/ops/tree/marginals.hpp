@@ -8,9 +8,9 @@
 
 #include "math.hpp"
 #include "structure.hpp"
-#include "sums.hpp"
 #include "big_exp.hpp"
-#include "wide.hpp"
+#include "elimination.hpp"
+#include "wide_double.hpp"
 
 namespace fenchel {
 namespace {
@@ -76,9 +76,9 @@ class Forest {
  private:
   int64_t n_ = 0, room_ = 0;
   bool single_root_ = true;
-  TreeSums<Lane> lanes_;
-  TreeSums<Wide> wide_;
-  TreeSums<BigExp> big_;
+  TreeElimination<Lane> lanes_;
+  TreeElimination<WideDouble> wide_;
+  TreeElimination<BigExp> big_;
   std::unique_ptr<Lane[]> score_, root_;  // rescaled; −inf on the diagonal
   std::unique_ptr<Lane[]> most_;          // what was subtracted
   Vec<double> base_, high_, trouble_;     // high: the largest score; trouble: 0, −inf for no tree, or NaN
@@ -199,7 +199,7 @@ class Forest {
   // One sentence in numbers of more room; false if it has no tree, or a log-partition below the least. The
   // weights of a single root are rare: a tree has one of them.
   template <class T, class Num>
-  bool answer_alone(const Sentences<T>& all, int64_t row, int64_t lane, TreeSums<Num>& sums, double least) {
+  bool answer_alone(const Sentences<T>& all, int64_t row, int64_t lane, TreeElimination<Num>& sums, double least) {
     const int64_t n = n_, stride = all.n;
     const T* scores = all.scores + row * stride * stride;
     sums.resize(n);

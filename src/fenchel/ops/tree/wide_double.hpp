@@ -1,4 +1,4 @@
-// Numbers with the precision of a double and a wider exponent, for scores up to a million.
+// Doubles with a wider exponent, for exponentials of scores up to a million.
 #pragma once
 
 #include <cmath>
@@ -7,7 +7,7 @@
 namespace fenchel {
 
 // part · 2^(256 power), part = 0 or 2^−128 ≤ |part| < 2^128.
-struct Wide {
+struct WideDouble {
   double part = 0;
   int64_t power = 0;
 
@@ -16,15 +16,15 @@ struct Wide {
   static constexpr double kLogHi = 0x1.62e42fee00000p+7, kLogLo = 0x1.a39ef35793c76p-25;  // is short
   static constexpr int64_t kRare = int64_t(1) << 48;
 
-  Wide() = default;
-  Wide(double value) : part(value) {
+  WideDouble() = default;
+  WideDouble(double value) : part(value) {
     for (int k = 0; k < 4; ++k) settle();
   }
 
   // e^x, zero where that never counts beside e^−kFar; the exponent is split off exactly enough for the
   // precision that x itself has.
-  static Wide exp(double x) {
-    Wide y;
+  static WideDouble exp(double x) {
+    WideDouble y;
     if (!(x >= -0x1p40)) return y;
     const double power = std::nearbyint(x / kLog);
     y.part = std::exp((x - power * kLogHi) - power * kLogLo);
@@ -40,8 +40,8 @@ struct Wide {
   }
 
   // So small that two of them never count beside one.
-  Wide rarely() const {
-    Wide y = *this;
+  WideDouble rarely() const {
+    WideDouble y = *this;
     if (part != 0) y.power -= kRare;
     return y;
   }
@@ -57,38 +57,38 @@ struct Wide {
   }
 };
 
-inline Wide operator*(Wide a, Wide b) {
+inline WideDouble operator*(WideDouble a, WideDouble b) {
   a.part *= b.part;
   a.power += b.power;
   a.settle();
   return a;
 }
-inline Wide operator/(Wide a, Wide b) {
+inline WideDouble operator/(WideDouble a, WideDouble b) {
   a.part /= b.part;
   a.power -= b.power;
   a.settle();
   return a;
 }
-inline Wide operator-(Wide a) {
+inline WideDouble operator-(WideDouble a) {
   a.part = -a.part;
   return a;
 }
-inline Wide operator+(Wide a, Wide b) {
+inline WideDouble operator+(WideDouble a, WideDouble b) {
   if (a.part == 0) return b;
   if (b.part == 0) return a;
   if (a.power < b.power) return b + a;
   const int64_t apart = a.power - b.power;
   if (apart > 1) return a;
-  a.part += apart ? b.part * Wide::kDown : b.part;
+  a.part += apart ? b.part * WideDouble::kDown : b.part;
   a.settle();
   return a;
 }
-inline Wide operator-(Wide a, Wide b) { return a + -b; }
+inline WideDouble operator-(WideDouble a, WideDouble b) { return a + -b; }
 
 // As a double, zero or infinite where it has no room.
-inline double narrow(Wide x) {
+inline double narrow(WideDouble x) {
   if (x.power > 1) return x.part * INFINITY;
-  return x.power == 0 ? x.part : x.power == 1 ? x.part * Wide::kUp : x.power == -1 ? x.part * Wide::kDown : 0;
+  return x.power == 0 ? x.part : x.power == 1 ? x.part * WideDouble::kUp : x.power == -1 ? x.part * WideDouble::kDown : 0;
 }
 
 }  // namespace fenchel
