@@ -11,7 +11,7 @@
 //                                         the best structure's score; −inf, and a code of −1, if every
 //                                         structure holds a part of score −inf. extra_scores may be null
 //                                         for "as before". No score is NaN or +inf. It is a template over
-//                                         the kind of number: doubles, or exact ones where scores are far
+//                                         the kind of number: doubles, or exact ones for large scores
 //   int part(position, choice)            the score's index of that choice, −1 if it has none
 //   void for_each_extra(code, f)          f(index) for each extra score of the structure
 //   void gather(full, compact), scatter   between a tensor of the full sizes and scores of these
@@ -71,20 +71,20 @@ using Workspace = WorkspaceOf<double>;
 inline bool is_solvable(const double* x, int64_t n) {
   VecInt<double> bad = {};
   each_vector<double>(x, n, 0, [&](Vec<double> v, int64_t, int64_t) { bad |= ~(v < kInf<double>); });
-  return fold(bad, [](auto a, auto b) { return a | b; }) == 0;
+  return reduce_or(bad) == 0;
 }
 
 // The largest of any number of entries.
 inline double highest(const double* x, int64_t n) {
   Vec<double> top = splat<double>(kNone);
   each_vector<double>(x, n, kNone, [&](Vec<double> v, int64_t, int64_t) { top = max<double>(top, v); });
-  return fold(top, [](auto a, auto b) { return a > b ? a : b; });
+  return reduce_max(top);
 }
 
 inline double largest(const double* x, int64_t n) {
   Vec<double> top = splat<double>(kNone);
   for (int64_t i = 0; i < n; i += kLanes<double>) top = max<double>(top, load<double>(x + i));
-  return fold(top, [](auto a, auto b) { return a > b ? a : b; });
+  return reduce_max(top);
 }
 
 // The first of n entries that equals the value, among padded ones; −1 if there is none.
@@ -140,8 +140,8 @@ auto oracle_maker(int64_t n, int64_t m, int64_t option) {
 }
 
 // The best structures of a batch: codes (−1 behind the end of a shorter instance) and their scores, NaN
-// for an instance with NaN or +inf among its scores. `make` is an oracle_maker; where scores are far, exact
-// numbers find the structure again.
+// for an instance with NaN or +inf among its scores. `make` is an oracle_maker. Where sums are
+// large, exact numbers find the structure again.
 template <class T, class Make>
 int map_batch(Make make, const T* scores, const T* extra_scores, int64_t extra_step, const int64_t* lengths,
               int64_t lengths_step, int64_t batch, int64_t work, int32_t* codes, double* values, int threads) {
@@ -165,7 +165,7 @@ int map_batch(Make make, const T* scores, const T* extra_scores, int64_t extra_s
         continue;
       }
       values[row] = oracle.argmax(compact.data(), n ? extra.data() : nullptr, code);
-      if (!is_far(std::fmax(highest(compact.data(), parts), highest(extra.data(), n)), values[row])) continue;
+      if (!needs_exact_sums(std::fmax(highest(compact.data(), parts), highest(extra.data(), n)), values[row])) continue;
       if (!exact) exact = std::make_unique<decltype(make(Exact()))>(make(Exact()));
       const std::vector<Exact> all(compact.data(), compact.data() + parts), more(extra.data(), extra.data() + n);
       exact->resize(lengths ? lengths + row * lengths_step : nullptr);

@@ -52,7 +52,7 @@ class BudgetMarginals {
     const double value = top == kNone ? kNone : top + std::log(mass);
     for (int64_t j = 0; j < stride_; ++j) mu_[j] = mu_[j] == kNone ? 0 : std::exp(mu_[j] - value);
     if (!solvable) return std::numeric_limits<double>::quiet_NaN();
-    return is_far(highest, value) ? forward_vast() : value;
+    return needs_exact_sums(highest, value) ? forward_big_exp() : value;
   }
 
   template <class T>
@@ -93,7 +93,7 @@ class BudgetMarginals {
   // Entry −1 of a row, and those behind it, may be read.
   double* row(Workspace& table, int64_t i) { return table.data() + i * stride_ + kLanes<double>; }
 
-  double forward_vast() {
+  double forward_big_exp() {
     std::vector<BigExp> alpha(k_ + 1);
     alpha[0] = BigExp(1.0);
     for (int64_t i = 1; i <= n_; ++i) {
@@ -110,7 +110,7 @@ class BudgetMarginals {
     for (int64_t j = exact_ ? k_ : 0; j <= k_; ++j) total = total + alpha[j];
     mu_.fill(stride_, 0);
     for (int64_t j = exact_ ? k_ : 0; j <= k_; ++j) row(mu_, 0)[j] = ratio(alpha[j], total);
-    return total.part > 0 ? total.log() : kNone;
+    return total.significand > 0 ? total.log() : kNone;
   }
 
   void step(int64_t i) {

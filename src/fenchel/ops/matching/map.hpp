@@ -85,7 +85,7 @@ class MatchingMap : public Grid {
       store<Num>(profit_.data() + j, v);
       top = max<Num>(top, v);
     }
-    return fold(top, [](auto a, auto b) { return a > b ? a : b; });
+    return reduce_max(top);
   }
 
   bool match() {
@@ -107,7 +107,7 @@ class MatchingMap : public Grid {
   }
 
   // A free row takes its best column, whose price rises by what it is better than the second, from the
-  // row that had it. The number of bids is limited, since paths settle the rest; returns how many wait.
+  // row that had it. The number of bids is limited, since paths handle_nonfinite the rest; returns how many wait.
   int outbid(int waiting) {
     int left = 0, bids = 2 * waiting + few_;
     for (int k = 0; k < waiting; ++k) {
@@ -176,7 +176,7 @@ class MatchingMap : public Grid {
       store<Num>(key_.data() + j, key);
       top = max<Num>(top, key);
     }
-    return fold(top, [](auto a, auto b) { return a > b ? a : b; });
+    return reduce_max(top);
   }
 };
 

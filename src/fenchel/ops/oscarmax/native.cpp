@@ -38,7 +38,7 @@ FENCHEL_INLINE Head head(const T* x, int64_t d, double top, double cut) {
   for (int64_t k = 0; k < kLanes<double>; ++k) rest[k] = i + k < d ? x[i + k] : -kInf<T>;
   look(rest);
   auto smaller = [](auto a, auto b) { return a < b ? a : b; };
-  return {sum<double>(count), sum<double>(total), fold(least, smaller)};
+  return {sum<double>(count), sum<double>(total), reduce(least, smaller)};
 }
 
 struct Entry {

@@ -42,7 +42,7 @@ class ProjectiveTreeMarginals {
     const double value = single_root_ ? add_roots() : value_[at(kRight, nodes_ - 1, 0)];
     double highest = kNone;
     for (int64_t k = 0; k < n_ * n_; ++k) highest = std::fmax(highest, scores_[k]);
-    return is_far(highest, value) ? forward_vast() : value;
+    return needs_exact_sums(highest, value) ? forward_big_exp() : value;
   }
 
   template <class T>
@@ -100,7 +100,7 @@ class ProjectiveTreeMarginals {
     return top + std::log(mass);
   }
 
-  double forward_vast() {
+  double forward_big_exp() {
     const Sentence sentence(scores_.data(), static_cast<int>(n_), single_root_);
     sums_.assign(kTables * table_, BigExp());
     for (int64_t i = 0; i < nodes_; ++i) sums_[at(kRight, 0, i)] = sums_[at(kLeft, 0, i)] = BigExp(1.0);
@@ -120,7 +120,7 @@ class ProjectiveTreeMarginals {
       total = total + roots[r];
     }
     for (int64_t r = 0; single_root_ && r < n_; ++r) goal_[r] = ratio(roots[r], total);
-    return total.part > 0 ? total.log() : kNone;
+    return total.significand > 0 ? total.log() : kNone;
   }
   template <Table kTable>
   BigExp ways(int64_t w, int64_t i) const {
@@ -156,12 +156,12 @@ class ProjectiveTreeMarginals {
   }
 
   // The probability of one way among those of its span, whose log-sum is given.
-  FENCHEL_INLINE Vec<double> chance(int64_t a, int64_t b, int64_t own, Vec<double> all) const {
-    if (!sums_.empty()) return chance_vast(a, b, own);
+  FENCHEL_INLINE Vec<double> probability(int64_t a, int64_t b, int64_t own, Vec<double> all) const {
+    if (!sums_.empty()) return probability_big_exp(a, b, own);
     const double* x = value_.data();
     return exp<double>((load<double>(x + a) + load<double>(x + b)) - (all > kNone ? all : Vec<double>{}));
   }
-  Vec<double> chance_vast(int64_t a, int64_t b, int64_t own) const {
+  Vec<double> probability_big_exp(int64_t a, int64_t b, int64_t own) const {
     Vec<double> p;
     for (int64_t k = 0; k < kLanes<double>; ++k) p[k] = ratio(sums_[a + k] * sums_[b + k], sums_[own + k]);
     return p;
@@ -174,7 +174,7 @@ class ProjectiveTreeMarginals {
     const Vec<double> all = load<double>(value_.data() + own);
     Vec<double> total = {};
     each_way<kTable>(w, i, [&](int64_t a, int64_t b) FENCHEL_LAMBDA {
-      total += chance(a, b, own, all) * (load<double>(x + a) + load<double>(x + b));
+      total += probability(a, b, own, all) * (load<double>(x + a) + load<double>(x + b));
     });
     store<double>(x + own, total);
   }
@@ -210,7 +210,7 @@ class ProjectiveTreeMarginals {
     if constexpr (kSlopes) bend = load<double>(bend_.data() + own);
     for (int64_t k = count; k < kLanes<double>; ++k) share[k] = bend[k] = 0;  // behind the last span
     each_way<kTable>(w, i, [&](int64_t a, int64_t b) FENCHEL_LAMBDA {
-      const Vec<double> p = chance(a, b, own, all);
+      const Vec<double> p = probability(a, b, own, all);
       const Vec<double> part = share > 0 ? p * share : Vec<double>{};
       add(share_, a, part);
       add(share_, b, part);

@@ -71,8 +71,8 @@ class SequenceMarginals {
     add(last, end_.data(), last);
     const double value = softmax(last, width_, mu_.data());
     if (!solvable) return std::numeric_limits<double>::quiet_NaN();
-    return is_far(largest(reinterpret_cast<const double*>(&largest_), kLanes<double>), value)
-               ? forward_vast(transitions)
+    return needs_exact_sums(largest(reinterpret_cast<const double*>(&largest_), kLanes<double>), value)
+               ? forward_big_exp(transitions)
                : value;
   }
 
@@ -140,7 +140,7 @@ class SequenceMarginals {
 
   // The same in numbers of any size, from scores that have been read.
   template <class T>
-  double forward_vast(const T* transitions) {
+  double forward_big_exp(const T* transitions) {
     std::vector<BigExp> alpha(m_), next(m_), ways(m_);
     for (int64_t b = 0; b < m_; ++b) alpha[b] = BigExp::exp(score_[b]) * BigExp::exp(start_[b]);
     for (int64_t i = 0; i + 1 < n_; ++i) {
@@ -160,7 +160,7 @@ class SequenceMarginals {
     BigExp total;
     for (int64_t b = 0; b < m_; ++b) alpha[b] = alpha[b] * BigExp::exp(end_[b]), total = total + alpha[b];
     for (int64_t b = 0; b < m_; ++b) mu_[b] = ratio(alpha[b], total);
-    return total.part > 0 ? total.log() : kNone;
+    return total.significand > 0 ? total.log() : kNone;
   }
 
   // Rows of m entries as padded rows of doubles; whether none is NaN or +inf. Whole vectors are read, of
@@ -181,7 +181,7 @@ class SequenceMarginals {
         largest_ = max<double>(largest_, v);
         store<double>(to + b, v);
       }
-    return fold(bad, [](auto x, auto y) { return x | y; }) == 0;
+    return reduce_or(bad) == 0;
   }
   template <class T>
   void narrow(const double* from, T* to) const {

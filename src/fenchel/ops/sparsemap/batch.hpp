@@ -104,7 +104,7 @@ class BatchSolver {
     const Outcome outcome = method == Method::kActiveSet
                                 ? active_set(instance_, limits)
                                 : conditional_gradient(instance_, limits, method);
-    if (method != Method::kActiveSet) instance_.support.settle();
+    if (method != Method::kActiveSet) instance_.support.keep_independent();
     oracle.scatter(instance_.marginals().data(), marginals);
     batch_.gaps[row] = outcome.gap;
     batch_.iterations[row] = outcome.iterations;

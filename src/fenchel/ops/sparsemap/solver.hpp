@@ -75,7 +75,7 @@ class Instance {
     double value = find_next();
     if (value == -kInf<double>) return value;
     const double top = extra_scores_ ? highest(extra_scores_, oracle_.extras()) : kNone;
-    far_ = is_far(std::fmax(top, highest(scores_, parts_)), value);
+    far_ = needs_exact_sums(std::fmax(top, highest(scores_, parts_)), value);
     if (far_) {
       if (!exact_) exact_ = std::make_unique<ExactOracle>(make_(Exact()));
       exact_->resize(lengths_);

@@ -91,7 +91,7 @@ class Support {
       if (weights_[k] <= 0) forget(k);
   }
   // Factorizes what is left of them, independent ones at the same marginals.
-  void settle() {
+  void keep_independent() {
     const int64_t held = size_;
     factor_.clear();
     size_ = 0;
@@ -173,7 +173,7 @@ class Support {
       std::memcpy(&y, b + i, sizeof y);
       count -= (x == y) & (x >= 0);
     }
-    return fold(count, [](auto m, auto n) { return m + n; });
+    return reduce(count, [](auto m, auto n) { return m + n; });
 #endif
   }
 

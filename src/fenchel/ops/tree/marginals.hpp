@@ -65,7 +65,7 @@ class Forest {
       if (fits_[lane] != 0) {
         if (all.values) all.values[row] = value.v[lane];
       } else if (trouble_[lane] == 0) {
-        if (high_[lane] > kFar || !answer_alone(all, row, lane, wide_, -kFar))
+        if (high_[lane] > kLargeSum || !answer_alone(all, row, lane, wide_, -kLargeSum))
           if (!answer_alone(all, row, lane, big_, kNone)) give_up(all, row, kNone);
       } else {
         give_up(all, row, trouble_[lane]);
@@ -162,7 +162,7 @@ class Forest {
     spread = -low;
     spread = forbids ? spread * static_cast<double>(n_) : spread;
     trouble_ = bad ? splat<double>(std::numeric_limits<double>::quiet_NaN()) : lost ? none : zero;
-    fits_ = ~orphan & (spread <= kNear) & (high_ <= kFar) & (least >= -kFar) & (trouble_ == zero);
+    fits_ = ~orphan & (spread <= kNear) & (high_ <= kLargeSum) & (least >= -kLargeSum) & (trouble_ == zero);
   }
 
   // The log-partitions. A lane whose weights have no room gets weights of one.
@@ -207,12 +207,12 @@ class Forest {
       for (int64_t d = 0; d < n; ++d) {
         const Num weight = Num::exp(static_cast<double>(scores[h * stride + d]));
         sums.arcs[h * n + d] = h == d ? Num() : weight;
-        if (h == d) sums.root[d] = single_root_ ? weight.rarely() : weight;
+        if (h == d) sums.root[d] = single_root_ ? weight.times_epsilon() : weight;
         if (all.direction) sums.direction[h * n + d] = Num(lanes_.direction[h * n + d].v[lane]);
       }
     Num total(1.0);
     sums.eliminate(false, [&](const Num& s) { total = total * s; });
-    if (!(total.part > 0) || (single_root_ && total.rarity() > 1) || !(total.log() >= least)) return false;
+    if (!(total.significand > 0) || (single_root_ && total.epsilon_power() > 1) || !(total.log() >= least)) return false;
     if (all.values) all.values[row] = total.log();
     if (!all.shares) return true;
     all.direction ? sums.product(false) : sums.marginals(false);
