@@ -42,7 +42,7 @@ class WorkspaceOf {
   std::vector<Num> memory_;
 };
 
-// Memory for vectors: every size is a multiple of the lanes, and starts where a cache line does.
+// Memory for vectors: it starts where a cache line does, and sizes are multiples of the lanes.
 template <>
 class WorkspaceOf<double> {
  public:
@@ -74,8 +74,8 @@ inline bool is_solvable(const double* x, int64_t n) {
   return reduce_or(bad) == 0;
 }
 
-// The largest of any number of entries.
-inline double highest(const double* x, int64_t n) {
+// The largest of any number of entries; `largest` takes padded ones.
+inline double largest_unpadded(const double* x, int64_t n) {
   Vec<double> top = splat<double>(kNone);
   each_vector<double>(x, n, kNone, [&](Vec<double> v, int64_t, int64_t) { top = max<double>(top, v); });
   return reduce_max(top);
@@ -165,11 +165,13 @@ int map_batch(Make make, const T* scores, const T* extra_scores, int64_t extra_s
         continue;
       }
       values[row] = oracle.argmax(compact.data(), n ? extra.data() : nullptr, code);
-      if (!needs_exact_sums(std::fmax(highest(compact.data(), parts), highest(extra.data(), n)), values[row])) continue;
+      const double top = std::fmax(largest_unpadded(compact.data(), parts), largest_unpadded(extra.data(), n));
+      if (!needs_exact_sums(top, values[row])) continue;
       if (!exact) exact = std::make_unique<decltype(make(Exact()))>(make(Exact()));
-      const std::vector<Exact> all(compact.data(), compact.data() + parts), more(extra.data(), extra.data() + n);
+      const std::vector<Exact> exact_scores(compact.data(), compact.data() + parts);
+      const std::vector<Exact> exact_extra(extra.data(), extra.data() + n);
       exact->resize(lengths ? lengths + row * lengths_step : nullptr);
-      values[row] = exact->argmax(all.data(), n ? more.data() : nullptr, code);
+      values[row] = exact->argmax(exact_scores.data(), n ? exact_extra.data() : nullptr, code);
     }
   });
 }

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-_MOST = 4096
+_MAX_KINDS = 4096
 """How many kinds of arguments are kept."""
 
 
@@ -33,7 +33,7 @@ class Launcher:
             compiled[(*grid, 1, 1)[:3]](*arguments, *self._values)
             return
         compiled = self._kernel[grid](*arguments, **self._constants)
-        if len(self._compiled) < _MOST and compiled is not None:  # as it is in the interpreter
+        if len(self._compiled) < _MAX_KINDS and compiled is not None:  # as it is in the interpreter
             self._compiled[key] = compiled
 
 
@@ -44,7 +44,7 @@ def _kind(argument: Tensor | float | None) -> Any:
     return argument if isinstance(argument, int) else None
 
 
-@lru_cache(maxsize=_MOST)
+@lru_cache(maxsize=_MAX_KINDS)
 def launcher(kernel: Any, **constants: Any) -> Launcher:
     """The launcher of a kernel with these constants."""
     return Launcher(kernel, constants)

@@ -81,10 +81,10 @@ def cuts(side, before, after, starts, ends):
 
 
 @triton.jit
-def relative(x, top, broken):
+def relative(x, top, has_nan):
     """x less top, its largest, and what is kept: all that is finite, or what is infinite alone."""
     infinite = (top == INF).to(tl.int32)
-    kept = (x > -INF) & (broken == 0) & ((infinite == 0) | (x == INF))
+    kept = (x > -INF) & (has_nan == 0) & ((infinite == 0) | (x == INF))
     top = tl.where(tl.abs(top) < INF, top, 0.0)
     return tl.where(kept & (x < INF), x, top) - top, kept.to(tl.int32)
 
@@ -176,12 +176,12 @@ def solve(p_scores, p_order, p_y, floor, slope, down, up, bound, rows, d, height
     m = (row < rows) & (o < d)
     # (height, width)
     x = tl.load(p_scores + i, m, -INF).to(tl.float64)
-    broken = tl.max((x != x).to(tl.int32), 1, keep_dims=True)
+    has_nan = tl.max((x != x).to(tl.int32), 1, keep_dims=True)
     top = tl.max(tl.where(x == x, x, -INF), 1, keep_dims=True)
-    x, weight = relative(x, top, broken)
+    x, weight = relative(x, top, has_nan)
     x = tl.where(weight > 0, tl.maximum(x, floor) + slope * o, 0.0)
     z, tau = regress(x, weight, down, up, bound + tl.zeros_like(top))
-    y = tl.where(broken > 0, float("nan"), project(z, weight, tau))
+    y = tl.where(has_nan > 0, float("nan"), project(z, weight, tau))
     tl.store(p_y + places(p_order, row * d, o, m), rounded(y, p_y.dtype.element_ty), m)
 
 

@@ -49,11 +49,11 @@ def short_forward_kernel(
     # (width, 1) and (1, width)
     x_i = tl.load(p_scores + row + i, i < d, -INF).to(tl.float64)
     x_j = tl.load(p_scores + row + j, j < d, -INF).to(tl.float64)
-    broken = tl.max((x_j != x_j).to(tl.int32), 1, keep_dims=True)
+    has_nan = tl.max((x_j != x_j).to(tl.int32), 1, keep_dims=True)
     top = tl.max(tl.where(x_j == x_j, x_j, -INF), 1, keep_dims=True)
     before = (x_j > x_i) | ((x_j == x_i) & (j < i))
     rank = tl.sum(before.to(tl.int32), 1, keep_dims=True)
-    x, weight = relative(x_i, top, broken)
+    x, weight = relative(x_i, top, has_nan)
     kept = tl.sum(weight, 0, keep_dims=True)
     # What is deleted ranks last: entry k of the ordered row is kept if it is one of the first.
     x = tl.sum(tl.where(rank == j, x, 0.0), 0, keep_dims=True)
@@ -61,7 +61,7 @@ def short_forward_kernel(
     x = tl.where(weight > 0, tl.maximum(x, floor) + slope * j, 0.0)
     z, tau = regress(x, weight, down, up, bound + tl.zeros_like(top))
     y = tl.sum(tl.where(rank == j, project(z, weight, tau), 0.0), 1, keep_dims=True)
-    y = tl.where(broken > 0, float("nan"), y)
+    y = tl.where(has_nan > 0, float("nan"), y)
     tl.store(p_y + row + i, rounded(y, p_y.dtype.element_ty), i < d)
 
 

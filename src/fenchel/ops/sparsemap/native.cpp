@@ -41,7 +41,7 @@ FENCHEL_SPARSEMAP(budget, BudgetMap)
 FENCHEL_API int fenchel_sparsemap_take(fenchel::Solutions* solutions, int64_t width,
                                        int32_t* codes, int32_t* parts, int32_t* extras,
                                        double* weights, double* factor) {
-  const int64_t positions = solutions->positions, most = solutions->extras;
+  const int64_t positions = solutions->positions, max_extras = solutions->extras;
   for (const fenchel::Solution& one : solutions->all) {
     const int64_t size = static_cast<int64_t>(one.weights.size());
     const auto put = [&](const auto& from, auto*& to, int64_t all, auto filling) {
@@ -50,7 +50,7 @@ FENCHEL_API int fenchel_sparsemap_take(fenchel::Solutions* solutions, int64_t wi
     };
     put(one.codes, codes, width * positions, -1);
     put(one.parts, parts, width * positions, -1);
-    put(one.extras, extras, width * most, -1);
+    put(one.extras, extras, width * max_extras, -1);
     put(one.weights, weights, width, 0.0);
     for (int64_t k = 0; k < width; ++k) {
       const bool inside = k < size;

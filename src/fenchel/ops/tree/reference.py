@@ -37,12 +37,12 @@ def map_inference(
     return map_each(solve, scores, lengths)
 
 
-def _heads(arcs: np.ndarray, rare_root: bool) -> np.ndarray | None:
-    """The best heads for arcs (n, n + 1); if `rare_root`, with as few arcs from the root, which is
-    the last column, as there can be."""
+def _heads(arcs: np.ndarray, single_root: bool) -> np.ndarray | None:
+    """The best heads for arcs (n, n + 1), the last column from the root; if `single_root`, with as
+    few arcs from the root as there can be."""
     n = len(arcs)
     heads = arcs.argmax(1)
-    if rare_root:
+    if single_root:
         words = arcs[:, :n].max(1)
         heads = np.where(words > -np.inf, arcs[:, :n].argmax(1), n)
     weights = arcs[range(n), heads]
@@ -62,7 +62,7 @@ def _heads(arcs: np.ndarray, rare_root: bool) -> np.ndarray | None:
     small[-1, -1] = entering.max(0)[n]
     leaving = arcs[np.ix_(outside, cycle)]
     small[:-1, -2] = leaving.max(1)
-    solution = _heads(small, rare_root)
+    solution = _heads(small, single_root)
     if solution is None:
         return None
     for place, i in enumerate(outside):
