@@ -81,7 +81,8 @@ class Log {
   uint64_t limb_[kLimbs] = {};
 };
 
-// significand · e^exponent · ε^epsilons for an infinitely small ε; significand = 0 or 2^−128 ≤ |significand| < 2^128.
+// significand · e^exponent · ε^epsilons for an infinitely small ε; the significand is 0, or its magnitude at
+// least 2^−128 and below 2^128.
 struct BigExp {
   double significand = 0;
   int64_t epsilons = 0;

@@ -1,5 +1,5 @@
-// Many short problems at once: one row per lane. A row with few candidates is all latency (a chain of
-// sums, powers and divisions per step); side by side the rows fill the vectors and share the chain.
+// Many short problems at once, one row per lane. A row with few candidates is all latency: each step is a chain of
+// sums, powers and divisions. Side by side the rows fill the vectors and share the chain.
 #pragma once
 
 #include "threshold.hpp"

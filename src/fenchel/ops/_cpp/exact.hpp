@@ -1,5 +1,5 @@
 // Sums of scores without rounding, for oracles whose scores are so large that doubles would lose the small ones.
-// An exact number is a vector of one lane, so that an oracle is written once for both.
+// An exact number acts as a vector of one lane, so an oracle is written once for both.
 #pragma once
 
 #include <vector>

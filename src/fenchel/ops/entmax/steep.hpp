@@ -61,7 +61,8 @@ template <class T>
 FENCHEL_INLINE Root root_of(const Candidates<T>& candidates, double alpha) {
   double peak = 0, mean_distance = 0;
   for (int64_t i = 0; i < candidates.count; ++i) {
-    double y = candidates.distance[i], delta = static_cast<double>(candidates.top) - candidates.row[candidates.index[i]];
+    double y = candidates.distance[i];
+    double delta = static_cast<double>(candidates.top) - candidates.row[candidates.index[i]];
     peak = y > peak ? y : peak;
     mean_distance += y * delta;
   }

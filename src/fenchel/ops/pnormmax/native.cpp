@@ -1,5 +1,5 @@
-// Mappings regularized by a norm, by safeguarded Newton steps: y ∝ u^(q−1), u = [s − Δ]₊, Δ the distance below the largest score
-// and q the dual exponent, 1/p + 1/q = 1. Only entries with Δ < 1 can be in the support.
+// Mappings regularized by a norm, by safeguarded Newton steps: y ∝ u^(q−1), u = [s − Δ]₊, Δ the distance below
+// the largest score and q the dual exponent, 1/p + 1/q = 1. Only entries with Δ < 1 can be in the support.
 #include "threshold.hpp"
 
 namespace fenchel {

@@ -246,7 +246,8 @@ class ProjectiveTreeMarginals {
       }
       for (int64_t i = 0; i < nodes_ - w; ++i) {
         share_[at(kGap, w, i)] = share_[at(kRightArc, w, i)] + share_[at(kLeftArc, w, i)];
-        if constexpr (kSlopes) share_slope_[at(kGap, w, i)] = share_slope_[at(kRightArc, w, i)] + share_slope_[at(kLeftArc, w, i)];
+        if constexpr (kSlopes)
+          share_slope_[at(kGap, w, i)] = share_slope_[at(kRightArc, w, i)] + share_slope_[at(kLeftArc, w, i)];
       }
       for (int64_t i = 0; i < nodes_ - w; i += kLanes<double>) pass_on<kGap, kSlopes>(w, i);
     }

@@ -244,7 +244,8 @@ class SequenceMarginals {
       for (int64_t b = 0; b < width_; b += kLanes<double>) {
         Vec<double> total = {};
         for (int64_t a = 0; a < m_; ++a)
-          total += load<double>(given + a * width_ + b) * (last[a] + load<double>(transition_slope_.data() + a * width_ + b));
+          total += load<double>(given + a * width_ + b) *
+                   (last[a] + load<double>(transition_slope_.data() + a * width_ + b));
         store<double>(mean + b, total);
         store<double>(next + b, load<double>(next + b) + total);
       }

@@ -6,7 +6,7 @@
 
 namespace fenchel {
 
-// significand · 2^(256 power), significand = 0 or 2^−128 ≤ |significand| < 2^128.
+// significand · 2^(256 power), the significand as in BigExp.
 struct WideDouble {
   double significand = 0;
   int64_t power = 0;
@@ -88,7 +88,9 @@ inline WideDouble operator-(WideDouble a, WideDouble b) { return a + -b; }
 // As a double, zero or infinite where it has no room.
 inline double narrow(WideDouble x) {
   if (x.power > 1) return x.significand * INFINITY;
-  return x.power == 0 ? x.significand : x.power == 1 ? x.significand * WideDouble::kUp : x.power == -1 ? x.significand * WideDouble::kDown : 0;
+  if (x.power == 1) return x.significand * WideDouble::kUp;
+  if (x.power == -1) return x.significand * WideDouble::kDown;
+  return x.power == 0 ? x.significand : 0;
 }
 
 }  // namespace fenchel
