@@ -1,4 +1,4 @@
-"""What the references share: rows that need no solver, and a root inside a bracket."""
+"""What the references share: rows whose largest entry is not finite, and a root in a bracket."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 
-def settle(scores: Tensor, solve: Callable[[Tensor], Tensor]) -> Tensor:
-    """Solves rows whose largest entry is finite; the rest follow the contract of every mapping.
+def handle_nonfinite(scores: Tensor, solve: Callable[[Tensor], Tensor]) -> Tensor:
+    """Solves rows whose largest entry is finite, and answers the others as every mapping does.
 
     `solve` gets scores minus the row's largest, (..., d), finite or −inf, with at least one zero.
     NaN anywhere gives NaN; nothing but −inf gives zeros; +inf entries share the mass.

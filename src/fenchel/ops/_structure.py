@@ -196,8 +196,8 @@ class Reference:
         total = (u * of_u).sum()
         if v is not None and of_v is not None:
             total = total + (v * of_v).sum()
-        u, *rest = torch.autograd.grad(total, inputs, create_graph=True, materialize_grads=True)
-        return u, (rest[0] if rest else None)
+        u, *others = torch.autograd.grad(total, inputs, create_graph=True, materialize_grads=True)
+        return u, (others[0] if others else None)
 
 
 def _leaves(scores: Tensor, extra_scores: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -240,16 +240,16 @@ def declare_inference(
         shape = (0,) if extra_scores is None else (scores.shape[0], *extra_scores.shape[1:])
         return scores.new_empty(shape)
 
-    def value(scores: Tensor, *_: Any) -> Tensor:
+    def fake_value(scores: Tensor, *_: Any) -> Tensor:
         return scores.new_empty(scores.shape[:1], dtype=torch.float64)
 
-    def all_three(scores: Tensor, extra_scores: Tensor | None, *_: Any) -> Inference:
-        return value(scores), torch.empty_like(scores), extras(scores, extra_scores)
+    def fake_marginals(scores: Tensor, extra_scores: Tensor | None, *_: Any) -> Inference:
+        return fake_value(scores), torch.empty_like(scores), extras(scores, extra_scores)
 
-    def both(scores: Tensor, extra_scores: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+    def fake_product(scores: Tensor, extra_scores: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
         return torch.empty_like(scores), extras(scores, extra_scores)
 
-    def words(
+    def problem_of(
         scores: Tensor, extra_scores: Tensor | None, lengths: Tensor | None, option: int
     ) -> tuple:
         batch = scores.shape[0]
@@ -257,13 +257,13 @@ def declare_inference(
         return (*first, *sizes(scores), option)
 
     def native_value(*arguments: Any) -> Tensor:
-        out = value(arguments[0])
-        marginals_function(*words(*arguments), out, None, None)
+        out = fake_value(arguments[0])
+        marginals_function(*problem_of(*arguments), out, None, None)
         return out
 
     def native_marginals(*arguments: Any) -> Inference:
-        values, u, v = all_three(*arguments)
-        marginals_function(*words(*arguments), values, u, v if v.numel() else None)
+        values, u, v = fake_marginals(*arguments)
+        marginals_function(*problem_of(*arguments), values, u, v if v.numel() else None)
         return values, u, v
 
     def native_product(
@@ -274,8 +274,8 @@ def declare_inference(
         lengths: Tensor | None,
         option: int,
     ) -> tuple[Tensor, Tensor]:
-        u, v = both(scores, extra_scores)
-        arguments = words(scores, extra_scores, lengths, option)
+        u, v = fake_product(scores, extra_scores)
+        arguments = problem_of(scores, extra_scores, lengths, option)
         product_function(*arguments, of_u, of_v, u, v if v.numel() else None)
         return u, v
 
@@ -284,7 +284,7 @@ def declare_inference(
     return Operators(
         declare(
             f"{name}_log_partition{schema} -> Tensor",
-            fake=value,
+            fake=fake_value,
             reference=log_partition,
             native=native_value,
             triton=None,
@@ -292,7 +292,7 @@ def declare_inference(
         ),
         declare(
             f"{name}_marginals{schema} -> (Tensor, Tensor, Tensor)",
-            fake=all_three,
+            fake=fake_marginals,
             reference=reference.marginals,
             native=native_marginals,
             triton=None,
@@ -301,7 +301,7 @@ def declare_inference(
         declare(
             f"{name}_product(Tensor scores, Tensor? extra_scores, Tensor of_u, Tensor? of_v, "
             "Tensor? lengths, int option) -> (Tensor, Tensor)",
-            fake=both,
+            fake=fake_product,
             reference=reference.product,
             native=native_product,
             triton=None,

@@ -30,8 +30,8 @@ constexpr int64_t kParallelGrain = 16384;
 // Calls work(first, last) on contiguous ranges of rows, one per thread.
 template <class Work>
 int parallel_rows(int64_t rows, int64_t width, int threads, Work work) {
-  int64_t most = rows * width / kParallelGrain + 1;
-  if (threads > most) threads = static_cast<int>(most);
+  int64_t max_threads = rows * width / kParallelGrain + 1;
+  if (threads > max_threads) threads = static_cast<int>(max_threads);
   if (threads > rows) threads = static_cast<int>(rows);
   if (threads < 1) threads = 1;
   int status = kOk;

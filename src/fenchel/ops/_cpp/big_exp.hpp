@@ -1,4 +1,4 @@
-// Numbers with the precision of a double and no limit to their size, for sums of exponentials of any scores.
+// Exponentials of scores of any size: numbers with the precision of a double and no limit to their exponent.
 #pragma once
 
 #include <cmath>
@@ -7,17 +7,17 @@
 
 namespace fenchel {
 
-// Sums beyond this are rounded by more than their exponentials should be.
-constexpr double kFar = 0x1p20;
-// Whether sums of scores, the largest of which is given, with this log-partition were such. Where no score
-// is above kFar and some structure's sum not below −kFar, sums on the way to others do not matter: so a
-// part can be forbidden by a large negative score at no cost.
-inline bool is_far(double largest, double value) {
-  return largest > kFar || (value < -kFar && value > -std::numeric_limits<double>::infinity());
+// Larger sums of scores are rounded by more than their exponentials should be.
+constexpr double kLargeSum = 0x1p20;
+// Whether there were such sums, from the largest score and the log-partition. Where no score is above
+// kLargeSum, and some structure's sum is not below −kLargeSum, the sums of other structures do not matter. So a
+// large negative score can forbid a part at no cost.
+inline bool needs_exact_sums(double largest, double value) {
+  return largest > kLargeSum || (value < -kLargeSum && value > -std::numeric_limits<double>::infinity());
 }
 
-// A logarithm in fixed point, a multiple of 2^−64 in two's complement: sums of scores are exact, so that
-// structures that share a large score differ by their small ones, and equal sums are equal.
+// A logarithm in fixed point, a multiple of 2^−64 in two's complement. Sums of scores are exact: structures
+// that share a large score differ by their small ones, and equal sums are equal.
 class Log {
  public:
   Log() = default;
@@ -60,7 +60,7 @@ class Log {
   bool is_negative() const { return limb_[kLimbs - 1] >> 63; }
 
   // As a double, infinite beyond 2^63.
-  double near() const {
+  double value_or_infinity() const {
     const uint64_t sign = static_cast<uint64_t>(static_cast<int64_t>(limb_[1]) >> 63);
     uint64_t rest = 0;
     for (int i = 2; i < kLimbs; ++i) rest |= limb_[i] ^ sign;
@@ -81,75 +81,77 @@ class Log {
   uint64_t limb_[kLimbs] = {};
 };
 
-// part · e^exponent · ε^rare for an infinitely small ε; part = 0 or 2^−128 ≤ |part| < 2^128.
+// significand · e^exponent · ε^epsilons for an infinitely small ε; the significand is 0, or its magnitude at
+// least 2^−128 and below 2^128.
 struct BigExp {
-  double part = 0;
-  int64_t rare = 0;
+  double significand = 0;
+  int64_t epsilons = 0;
   Log exponent;
 
   BigExp() = default;
-  BigExp(double value) : part(value) { settle(); }
+  BigExp(double value) : significand(value) { rescale(); }
 
   // e^x, zero for −inf.
   static BigExp exp(double x) {
     BigExp y;
     if (!(x > -INFINITY)) return y;
-    y.part = 1;
+    y.significand = 1;
     y.exponent = Log(x);
     return y;
   }
   // The logarithm of a positive number, without ε.
-  double log() const { return exponent.value() + std::log(part); }
+  double log() const { return exponent.value() + std::log(significand); }
 
-  BigExp rarely() const {
+  // Times ε, so that it counts only where nothing else does.
+  BigExp times_epsilon() const {
     BigExp y = *this;
-    ++y.rare;
+    ++y.epsilons;
     return y;
   }
-  int64_t rarity() const { return rare; }
+  int64_t epsilon_power() const { return epsilons; }
 
-  void settle() {
+  void rescale() {
     static constexpr uint64_t kWhole = 177, kFraction = 0x7217f7d1cf79abca;  // 256 ln 2
-    while (std::fabs(part) >= 0x1p128 && std::isfinite(part)) {
-      part *= 0x1p-256;
+    while (std::fabs(significand) >= 0x1p128 && std::isfinite(significand)) {
+      significand *= 0x1p-256;
       exponent += Log(kWhole, kFraction);
     }
-    while (std::fabs(part) < 0x1p-128 && part != 0) {
-      part *= 0x1p256;
+    while (std::fabs(significand) < 0x1p-128 && significand != 0) {
+      significand *= 0x1p256;
       exponent -= Log(kWhole, kFraction);
     }
   }
 };
 
 inline BigExp operator*(BigExp a, const BigExp& b) {
-  a.part *= b.part;
-  if (a.part == 0) return {};
-  a.rare += b.rare;
+  a.significand *= b.significand;
+  if (a.significand == 0) return {};
+  a.epsilons += b.epsilons;
   a.exponent += b.exponent;
-  a.settle();
+  a.rescale();
   return a;
 }
 inline BigExp operator/(BigExp a, const BigExp& b) {
-  a.part /= b.part;
-  if (a.part == 0) return {};
-  a.rare -= b.rare;
+  a.significand /= b.significand;
+  if (a.significand == 0) return {};
+  a.epsilons -= b.epsilons;
   a.exponent -= b.exponent;
-  a.settle();
+  a.rescale();
   return a;
 }
 inline BigExp operator-(BigExp a) {
-  a.part = -a.part;
+  a.significand = -a.significand;
   return a;
 }
 inline BigExp operator+(const BigExp& a, const BigExp& b) {
-  if (a.part == 0 || b.part == 0) return a.part == 0 ? b : a;
-  if (a.rare != b.rare) return a.rare < b.rare ? a : b;
-  const double apart = (b.exponent - a.exponent).near();
-  BigExp sum = apart > 0 ? b : a;
-  if (std::fabs(apart) > 250) return sum;  // 256 ln 2 of the parts, 53 ln 2 of a double
-  const double other = apart > 0 ? a.part : b.part;
-  sum.part += apart == 0 ? other : other * std::exp(-std::fabs(apart));
-  sum.settle();
+  if (a.significand == 0 || b.significand == 0) return a.significand == 0 ? b : a;
+  if (a.epsilons != b.epsilons) return a.epsilons < b.epsilons ? a : b;
+  const double difference = (b.exponent - a.exponent).value_or_infinity();
+  BigExp sum = difference > 0 ? b : a;
+  if (std::fabs(difference) > 250) return sum;  // 256 ln 2 of the significands, 53 ln 2 of a double
+  const double other = difference > 0 ? a.significand : b.significand;
+  sum.significand += difference == 0 ? other : other * std::exp(-std::fabs(difference));
+  sum.rescale();
   return sum;
 }
 inline BigExp operator+(const BigExp& a, double b) {
@@ -161,11 +163,11 @@ inline BigExp operator-(const BigExp& a, const BigExp& b) {
 
 // As a double, zero or infinite where it has no room; zero if it has an ε.
 inline double narrow(const BigExp& x) {
-  return x.part == 0 || x.rare > 0 ? 0 : x.part * std::exp(x.exponent.near());
+  return x.significand == 0 || x.epsilons > 0 ? 0 : x.significand * std::exp(x.exponent.value_or_infinity());
 }
 // a / b as a double, zero where both are.
 inline double ratio(const BigExp& a, const BigExp& b) {
-  return a.part == 0 ? 0 : narrow(a / b);
+  return a.significand == 0 ? 0 : narrow(a / b);
 }
 
 }  // namespace fenchel

@@ -1,5 +1,5 @@
-// Many short problems at once: one row per lane. A row with few candidates is all latency (a chain of
-// sums, powers and divisions per step); side by side the rows fill the vectors and share the chain.
+// Many short problems at once, one row per lane. A row with few candidates is all latency: each step is a chain of
+// sums, powers and divisions. Side by side the rows fill the vectors and share the chain.
 #pragma once
 
 #include "threshold.hpp"
@@ -24,21 +24,21 @@ struct Columns {
 
   bool full() const { return filled == kLanes<T>; }
 
-  void add(const Candidates<T>& near, int64_t at_row, double s) {
-    for (int64_t j = 0; j < near.count; ++j) {
-      distance[j * kLanes<T> + filled] = near.distance[j];
-      index[filled * kLongest + j] = near.index[j];
+  void add(const Candidates<T>& candidates, int64_t at_row, double s) {
+    for (int64_t j = 0; j < candidates.count; ++j) {
+      distance[j * kLanes<T> + filled] = candidates.distance[j];
+      index[filled * kLongest + j] = candidates.index[j];
     }
-    count[filled] = near.count;
+    count[filled] = candidates.count;
     row[filled] = at_row;
-    top[filled] = near.top;
+    top[filled] = candidates.top;
     start[filled] = static_cast<T>(s - 1);
-    longest = near.count > longest ? near.count : longest;
+    longest = candidates.count > longest ? candidates.count : longest;
     ++filled;
   }
 
-  // Fills short columns up with entries out of reach, and empty lanes with a solved problem.
-  void seal(T far) {
+  // Fills short columns up with that distance, and empty lanes with a solved problem.
+  void pad(T padding) {
     for (; filled < kLanes<T>; ++filled) {
       distance[filled] = 0;
       count[filled] = 1;
@@ -46,7 +46,7 @@ struct Columns {
       top[filled] = start[filled] = 0;
     }
     for (int lane = 0; lane < kLanes<T>; ++lane)
-      for (int64_t j = count[lane]; j < longest; ++j) distance[j * kLanes<T> + lane] = far;
+      for (int64_t j = count[lane]; j < longest; ++j) distance[j * kLanes<T> + lane] = padding;
   }
 };
 
@@ -74,8 +74,7 @@ FENCHEL_INLINE void column_roots_by(Columns<T>& all, T kappa, T r, F raise) {
   // s as point + rest, or s − 1.
   Vec<T> point = load<T>(all.start) + one, rest = {}, high = point + T(1e-3), low = splat<T>(one - 1);
   Vec<T> step = {}, least = splat<T>(kInf<T>);
-  auto largest = [](Vec<T> v) { return fold(v, [](auto a, auto b) { return a > b ? a : b; }); };
-  for (int i = 0; i < kMostSteps; ++i) {
+  for (int i = 0; i < kMaxSteps; ++i) {
     Vec<T> at = {}, below = {}, lower = {};
     for (int64_t j = 0; j < all.longest; ++j) {
       Vec<T> base = (point - load<T>(all.distance.get() + j * kLanes<T>) * kappa) + rest;
@@ -93,23 +92,23 @@ FENCHEL_INLINE void column_roots_by(Columns<T>& all, T kappa, T r, F raise) {
       Vec<T> series = z * (T(1) - z / 2 * (T(1) - z / 3 * (T(1) - z / 4 * (T(1) - z / 5))));
       t = magnitude<T>(z) < T(0.03) ? series : t;
     }
-    Vec<T> steep = below * below, bend = steep - t * (r - 1) * (lower * at - steep) / 2;
-    bend = bend > T(0.5) * steep ? bend : steep;
-    bend = bend < 2 * steep ? bend : steep;
-    step = t * at * below / bend;
+    Vec<T> newton = below * below, halley = newton - t * (r - 1) * (lower * at - newton) / 2;
+    halley = halley > T(0.5) * newton ? halley : newton;
+    halley = halley < 2 * newton ? halley : newton;
+    step = t * at * below / halley;
     high = t > 0 ? point : high;
     low = t > 0 ? low : point;
     Vec<T> move = rest - step, next = point + move, middle = (low + high) / 2;
     Vec<T> length = magnitude<T>(step) - max<T>(shortest * (point + (T(1) - one)), splat<T>(resolution));
-    const bool is_last = i + 1 == kMostSteps;
-    if (is_last || largest(length) <= 0) {
+    const bool is_last = i + 1 == kMaxSteps;
+    if (is_last || reduce_max(length) <= 0) {
       ExactSum<T> sum;
       each_moved<from_one>(all, kappa, r, point, rest, step,
                            [&](int64_t, Vec<T> e) FENCHEL_LAMBDA { sum.add(e); });
       Vec<T> excess = (sum.total - T(1)) - sum.rounded, size = magnitude<T>(excess);
       Vec<T> worth = size < least / 2 ? size : Vec<T>{};
       least = size;
-      if (is_last || largest(worth) <= 64 * resolution) {
+      if (is_last || reduce_max(worth) <= 64 * resolution) {
         step += excess / (r * below);  // what the sums above rounded
         break;
       }

@@ -1,5 +1,5 @@
 // Sums of scores without rounding, for oracles whose scores are so large that doubles would lose the small ones.
-// An exact number is a vector of one lane, so that an oracle is written once for both.
+// An exact number acts as a vector of one lane, so an oracle is written once for both.
 #pragma once
 
 #include <vector>
@@ -61,8 +61,7 @@ template <>
 inline void store<Exact>(Exact* p, Exact v) { *p = v; }
 template <>
 inline Exact max<Exact>(Exact a, Exact b) { return a < b ? b : a; }
-template <class F>
-Exact fold(const Exact& v, F) { return v; }
+inline Exact reduce_max(const Exact& v) { return v; }
 
 inline Exact largest(const Exact* x, int64_t n) {
   Exact top = -INFINITY;

@@ -1,5 +1,6 @@
 // Log-partitions, marginals and their derivatives of a batch, over a model of one instance:
 //
+//   Model(n, m, option)                         from the full sizes of the scores and the structure's option
 //   int64_t parts(), extras()                   the sizes of the full scores and extra scores
 //   double forward(scores, extra_scores, lengths) the log-partition of an instance; −inf if it has no
 //                                               structure, NaN if a score is NaN or +inf
@@ -70,26 +71,24 @@ int infer_product(const Instances<T>& all, Make make, const T* of_u, const T* of
                     "scores, extra_scores, extra_step, lengths, batch, n, m, option, of_u, of_v, u, " \
                     "v, threads")
 
-#define FENCHEL_INFERENCE_OF(name, suffix, T, work, ...)                                            \
+#define FENCHEL_INFERENCE_OF(name, suffix, T, work, Model)                                            \
   FENCHEL_API int fenchel_##name##_marginals_##suffix(                                              \
       const T* scores, const T* extra_scores, int64_t extra_step, const int64_t* lengths,           \
       int64_t batch, int64_t n, int64_t m, int64_t option, double* values, T* u, T* v,              \
       int threads) {                                                                                \
-    (void)m, (void)option;                                                                          \
     return fenchel::infer_marginals<T>({scores, extra_scores, extra_step, lengths, batch, work, threads}, \
-                                       [&] { return __VA_ARGS__; }, values, u, v);                  \
+                                       [=] { return fenchel::Model(n, m, option); }, values, u, v);                  \
   }                                                                                                 \
   FENCHEL_API int fenchel_##name##_product_##suffix(                                                \
       const T* scores, const T* extra_scores, int64_t extra_step, const int64_t* lengths,           \
       int64_t batch, int64_t n, int64_t m, int64_t option, const T* of_u, const T* of_v, T* u,      \
       T* v, int threads) {                                                                          \
-    (void)m, (void)option;                                                                          \
     return fenchel::infer_product<T>({scores, extra_scores, extra_step, lengths, batch, work, threads}, \
-                                     [&] { return __VA_ARGS__; }, of_u, of_v, u, v);                \
+                                     [=] { return fenchel::Model(n, m, option); }, of_u, of_v, u, v);                \
   }                                                                                                 \
   FENCHEL_INFERENCE_SIGNATURES(name, suffix)
 
-// The entry points of a structure's inference; arguments as for FENCHEL_MAP, the last building a model.
-#define FENCHEL_INFERENCE(name, work, ...)                  \
-  FENCHEL_INFERENCE_OF(name, f32, float, work, __VA_ARGS__) \
-  FENCHEL_INFERENCE_OF(name, f64, double, work, __VA_ARGS__)
+// The entry points of a structure's inference; arguments as for FENCHEL_MAP, the last a model.
+#define FENCHEL_INFERENCE(name, work, Model)                  \
+  FENCHEL_INFERENCE_OF(name, f32, float, work, Model) \
+  FENCHEL_INFERENCE_OF(name, f64, double, work, Model)

@@ -1,4 +1,4 @@
-// Where in a row the entries above a cut stand.
+// The places of the entries of a row that are above a cut.
 #pragma once
 
 #include "simd.hpp"

@@ -1,5 +1,5 @@
-// What every row kernel does first and last: look at the row, keep the entries that can matter,
-// and scatter the answer.
+// What every row kernel does first and last: find the largest entry, collect the candidates for the
+// support, and scatter the answer. `top` is the largest entry of a row.
 #pragma once
 
 #include <memory>
@@ -36,7 +36,7 @@ FENCHEL_INLINE Peaks<T> peaks(const T* x, int64_t n) {
   if (i < n) look(load_tail<T>(x + i, n - i, -kInf<T>), 0);
   auto larger = [](auto a, auto b) { return a > b ? a : b; };
   auto over_slices = [&](const auto* p) {
-    return fold(larger(larger(p[0], p[1]), larger(p[2], p[3])), larger);
+    return reduce(larger(larger(p[0], p[1]), larger(p[2], p[3])), larger);
   };
   // NaN is the one magnitude above infinity's.
   bool nan = over_slices(largest) > ((Bits)splat<T>(kInf<T>))[0];
@@ -60,13 +60,13 @@ struct Candidates {
   int64_t d;
   T top, width;
 
-  // Distances and scratch lie half a page apart, modulo pages: a load of one would otherwise seem to
-  // the CPU to depend on the last stores to the other.
+  // Distances and scratch are half a page apart, modulo pages. Otherwise a load of one would seem to the CPU
+  // to depend on the last stores to the other.
   explicit Candidates(int64_t d) : index(new int32_t[padded<T>(d) + kLanes<T>]) {
     constexpr int64_t kPage = 4096 / sizeof(T);
-    int64_t apart = (d + 2 * kLanes<T> + kPage / 2) / kPage * kPage + kPage / 2;
-    distance.reset(new T[2 * apart]);
-    scratch = distance.get() + apart;
+    int64_t offset = (d + 2 * kLanes<T> + kPage / 2) / kPage * kPage + kPage / 2;
+    distance.reset(new T[2 * offset]);
+    scratch = distance.get() + offset;
   }
 
   void take(const T* x, int64_t length, T largest, T within);
@@ -91,9 +91,9 @@ struct Candidates {
       n += __builtin_popcount(bits);
     }
     for (; i < d; ++i) {
-      bool is_near = top - row[i] < width;
-      entry(is_near, i, n);
-      n += is_near;
+      bool is_candidate = top - row[i] < width;
+      entry(is_candidate, i, n);
+      n += is_candidate;
     }
   }
 };
@@ -108,17 +108,17 @@ FENCHEL_INLINE int64_t collect(const T* x, int64_t d, T top, T width, T* distanc
     constexpr int kGroup = 4;
     for (; i + kGroup * kLanes<T> <= d; i += kGroup * kLanes<T>) {
       Vec<T> delta[kGroup];
-      unsigned near[kGroup], any = 0;
+      unsigned bits[kGroup], any = 0;
       for (int k = 0; k < kGroup; ++k) {
         delta[k] = top - load<T>(x + i + k * kLanes<T>);
-        any |= near[k] = below<T>(delta[k], splat<T>(width));
+        any |= bits[k] = below<T>(delta[k], splat<T>(width));
       }
       if (!any) continue;
       for (int k = 0; k < kGroup; ++k) {
-        pack(distance + n, delta[k], near[k]);
+        pack(distance + n, delta[k], bits[k]);
         pack(reinterpret_cast<float*>(index + n),
-             (Vec<float>)(lane + static_cast<int32_t>(i + k * kLanes<T>)), near[k]);
-        n += __builtin_popcount(near[k]);
+             (Vec<float>)(lane + static_cast<int32_t>(i + k * kLanes<T>)), bits[k]);
+        n += __builtin_popcount(bits[k]);
       }
     }
   }
@@ -148,7 +148,7 @@ inline void Candidates<T>::scatter(const T* values, T* y) const {
     if (are_many())
       return find_again(
           [&](unsigned bits, int64_t i, int64_t n) { store<T>(y + i, unpack(values + n, bits)); },
-          [&](bool is_near, int64_t i, int64_t n) { y[i] = is_near ? values[n] : T(0); });
+          [&](bool is_candidate, int64_t i, int64_t n) { y[i] = is_candidate ? values[n] : T(0); });
   }
   std::memset(y, 0, static_cast<size_t>(d) * sizeof(T));
   for (int64_t i = 0; i < count; ++i) y[index[i]] = values[i];
@@ -165,16 +165,16 @@ inline void Candidates<T>::gather(const T* v, T* values) const {
   for (int64_t i = 0; i < count; ++i) values[i] = v[index[i]];
 }
 
-// Rows whose answer needs no solver: NaN anywhere gives NaN; nothing but −inf gives zeros; +inf
-// entries share the mass.
+// Rows whose largest entry is not finite need no solver: NaN anywhere gives NaN; nothing but −inf gives
+// zeros; +inf entries share the mass.
 template <class T>
-FENCHEL_INLINE bool is_settled(T top) {
+FENCHEL_INLINE bool is_nonfinite(T top) {
   return !(top > -kInf<T> && top < kInf<T>);
 }
 
-// What each of a settled row's largest entries gets.
+// What each of the largest entries of such a row gets.
 template <class T>
-FENCHEL_INLINE T settled_share(const T* x, int64_t d, T top) {
+FENCHEL_INLINE T nonfinite_share(const T* x, int64_t d, T top) {
   if (top != kInf<T>) return top == top ? T(0) : top;
   int64_t count = 0;
   for (int64_t i = 0; i < d; ++i) count += x[i] == top;
@@ -183,16 +183,27 @@ FENCHEL_INLINE T settled_share(const T* x, int64_t d, T top) {
 
 // Writes `share` where x is the largest, else zero, or NaN if that is the share.
 template <class T>
-FENCHEL_INLINE void write_settled(const T* x, int64_t d, T top, T share, T* y) {
+FENCHEL_INLINE void write_nonfinite(const T* x, int64_t d, T top, T share, T* y) {
   for (int64_t i = 0; i < d; ++i) y[i] = x[i] == top ? share : share * T(0);
 }
 
-// Answers a settled row. Returns whether it was one.
+// Answers a row whose largest entry is not finite. Returns whether it was one.
 template <class T>
-FENCHEL_INLINE bool settle(const T* x, T* y, int64_t d, T top) {
-  if (!is_settled(top)) return false;
-  write_settled(x, d, top, settled_share(x, d, top), y);
+FENCHEL_INLINE bool handle_nonfinite(const T* x, T* y, int64_t d, T top) {
+  if (!is_nonfinite(top)) return false;
+  write_nonfinite(x, d, top, nonfinite_share(x, d, top), y);
   return true;
+}
+
+// Calls solve(x, largest, y) for the rows of a range that need a solver, and answers the others.
+template <class T, class F>
+FENCHEL_INLINE void each_finite_row(const T* scores, int64_t first, int64_t last, int64_t d, T* out,
+                                    F solve) {
+  for (int64_t row = first; row < last; ++row) {
+    const T* x = scores + row * d;
+    T *y = out + row * d, top = maximum(x, d);
+    if (!handle_nonfinite(x, y, d, top)) solve(x, top, y);
+  }
 }
 
 }  // namespace fenchel

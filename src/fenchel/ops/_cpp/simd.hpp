@@ -98,18 +98,27 @@ FENCHEL_INLINE Vec<T> max(Vec<T> a, Vec<T> b) {
 
 // Halves the vector until one lane is left: a chain over the lanes would cost more than a short row.
 template <class V, class F>
-FENCHEL_INLINE auto fold(V v, F f) {
+FENCHEL_INLINE auto reduce(V v, F f) {
   constexpr int n = sizeof(V) / sizeof(v[0]);
   if constexpr (n == 16)
-    return fold(f(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
+    return reduce(f(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
                   __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15)), f);
   else if constexpr (n == 8)
-    return fold(f(__builtin_shufflevector(v, v, 0, 1, 2, 3),
+    return reduce(f(__builtin_shufflevector(v, v, 0, 1, 2, 3),
                   __builtin_shufflevector(v, v, 4, 5, 6, 7)), f);
   else if constexpr (n == 4)
-    return fold(f(__builtin_shufflevector(v, v, 0, 1), __builtin_shufflevector(v, v, 2, 3)), f);
+    return reduce(f(__builtin_shufflevector(v, v, 0, 1), __builtin_shufflevector(v, v, 2, 3)), f);
   else
     return f(v[0], v[1]);
+}
+
+template <class V>
+FENCHEL_INLINE auto reduce_max(V v) {
+  return reduce(v, [](auto a, auto b) { return a > b ? a : b; });
+}
+template <class V>
+FENCHEL_INLINE auto reduce_or(V v) {
+  return reduce(v, [](auto a, auto b) { return a | b; });
 }
 
 typedef float HalfVec __attribute__((vector_size(kVectorBytes / 2)));
@@ -151,9 +160,9 @@ FENCHEL_INLINE double sum(Vec<T> v) {
   if constexpr (sizeof(T) == 4) {
     HalfVec half[2];
     std::memcpy(half, &v, sizeof v);
-    return fold(widen(half[0]) + widen(half[1]), add);
+    return reduce(widen(half[0]) + widen(half[1]), add);
   } else {
-    return fold(v, add);
+    return reduce(v, add);
   }
 }
 

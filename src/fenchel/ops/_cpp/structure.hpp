@@ -5,12 +5,13 @@
 //
 //   void resize(const int64_t* lengths)   the sizes of the next instance, null for the full ones; also
 //                                         forgets all that was kept from other scores
+//   Map(n, m, option)                     from the full sizes of the scores and the structure's option
 //   int parts(), extras(), positions()    how many scores, extra scores, and positions
 //   double argmax(scores, extra_scores, code)
 //                                         the best structure's score; −inf, and a code of −1, if every
 //                                         structure holds a part of score −inf. extra_scores may be null
 //                                         for "as before". No score is NaN or +inf. It is a template over
-//                                         the kind of number: doubles, or exact ones where scores are far
+//                                         the kind of number: doubles, or exact ones for large scores
 //   int part(position, choice)            the score's index of that choice, −1 if it has none
 //   void for_each_extra(code, f)          f(index) for each extra score of the structure
 //   void gather(full, compact), scatter   between a tensor of the full sizes and scores of these
@@ -41,7 +42,7 @@ class WorkspaceOf {
   std::vector<Num> memory_;
 };
 
-// Memory for vectors: every size is a multiple of the lanes, and starts where a cache line does.
+// Memory for vectors: it starts where a cache line does, and sizes are multiples of the lanes.
 template <>
 class WorkspaceOf<double> {
  public:
@@ -70,20 +71,20 @@ using Workspace = WorkspaceOf<double>;
 inline bool is_solvable(const double* x, int64_t n) {
   VecInt<double> bad = {};
   each_vector<double>(x, n, 0, [&](Vec<double> v, int64_t, int64_t) { bad |= ~(v < kInf<double>); });
-  return fold(bad, [](auto a, auto b) { return a | b; }) == 0;
+  return reduce_or(bad) == 0;
 }
 
-// The largest of any number of entries.
-inline double highest(const double* x, int64_t n) {
+// The largest of any number of entries; `largest` takes padded ones.
+inline double largest_unpadded(const double* x, int64_t n) {
   Vec<double> top = splat<double>(kNone);
   each_vector<double>(x, n, kNone, [&](Vec<double> v, int64_t, int64_t) { top = max<double>(top, v); });
-  return fold(top, [](auto a, auto b) { return a > b ? a : b; });
+  return reduce_max(top);
 }
 
 inline double largest(const double* x, int64_t n) {
   Vec<double> top = splat<double>(kNone);
   for (int64_t i = 0; i < n; i += kLanes<double>) top = max<double>(top, load<double>(x + i));
-  return fold(top, [](auto a, auto b) { return a > b ? a : b; });
+  return reduce_max(top);
 }
 
 // The first of n entries that equals the value, among padded ones; −1 if there is none.
@@ -107,7 +108,9 @@ inline int first_equal(const double* x, int64_t n, double value) {
 // Sizes and parts of a structure whose scores are a matrix: a corner of the full one.
 class Grid {
  public:
-  Grid(int rows, int columns) : full_rows_(rows), full_columns_(columns), rows_(rows), columns_(columns) {}
+  Grid(int64_t rows, int64_t columns)
+      : full_rows_(static_cast<int>(rows)), full_columns_(static_cast<int>(columns)), rows_(full_rows_),
+        columns_(full_columns_) {}
   int parts() const { return rows_ * columns_; }
   int extras() const { return 0; }
   template <class F>
@@ -130,9 +133,15 @@ class Grid {
   int full_rows_, full_columns_, rows_, columns_;
 };
 
+// Builds the oracle of a thread for a kind of number, double or Exact.
+template <template <class> class Map>
+auto oracle_maker(int64_t n, int64_t m, int64_t option) {
+  return [=](auto number) { return Map<decltype(number)>(n, m, option); };
+}
+
 // The best structures of a batch: codes (−1 behind the end of a shorter instance) and their scores, NaN
-// for an instance with NaN or +inf among its scores. make(number) builds the oracle of a thread for that kind of
-// number; where scores are far, exact ones find the structure again.
+// for an instance with NaN or +inf among its scores. `make` is an oracle_maker. Where sums are
+// large, exact numbers find the structure again.
 template <class T, class Make>
 int map_batch(Make make, const T* scores, const T* extra_scores, int64_t extra_step, const int64_t* lengths,
               int64_t lengths_step, int64_t batch, int64_t work, int32_t* codes, double* values, int threads) {
@@ -156,11 +165,13 @@ int map_batch(Make make, const T* scores, const T* extra_scores, int64_t extra_s
         continue;
       }
       values[row] = oracle.argmax(compact.data(), n ? extra.data() : nullptr, code);
-      if (!is_far(std::fmax(highest(compact.data(), parts), highest(extra.data(), n)), values[row])) continue;
+      const double top = std::fmax(largest_unpadded(compact.data(), parts), largest_unpadded(extra.data(), n));
+      if (!needs_exact_sums(top, values[row])) continue;
       if (!exact) exact = std::make_unique<decltype(make(Exact()))>(make(Exact()));
-      const std::vector<Exact> all(compact.data(), compact.data() + parts), more(extra.data(), extra.data() + n);
+      const std::vector<Exact> exact_scores(compact.data(), compact.data() + parts);
+      const std::vector<Exact> exact_extra(extra.data(), extra.data() + n);
       exact->resize(lengths ? lengths + row * lengths_step : nullptr);
-      values[row] = exact->argmax(all.data(), n ? more.data() : nullptr, code);
+      values[row] = exact->argmax(exact_scores.data(), n ? exact_extra.data() : nullptr, code);
     }
   });
 }
@@ -168,25 +179,21 @@ int map_batch(Make make, const T* scores, const T* extra_scores, int64_t extra_s
 }  // namespace fenchel
 
 // The entry points of a structure's MAP operator.
-#define FENCHEL_MAP_OF(name, suffix, T, work, ...)                                                  \
+#define FENCHEL_MAP_OF(name, suffix, T, work, Map)                                                  \
   FENCHEL_API int fenchel_##name##_map_##suffix(                                                    \
       const T* scores, const T* extra_scores, int64_t extra_step, const int64_t* lengths,           \
       int64_t lengths_step, int64_t batch, int64_t n, int64_t m, int64_t option, int32_t* codes,    \
       double* values, int threads) {                                                                \
-    (void)m, (void)option;                                                                          \
-    const auto make = [&](auto number) {                                                            \
-      using Num = decltype(number);                                                                 \
-      return __VA_ARGS__;                                                                           \
-    };                                                                                              \
-    return fenchel::map_batch<T>(make, scores, extra_scores, extra_step, lengths, lengths_step,     \
-                                 batch, work, codes, values, threads);                              \
+    return fenchel::map_batch<T>(fenchel::oracle_maker<fenchel::Map>(n, m, option), scores,         \
+                                 extra_scores, extra_step, lengths, lengths_step, batch, work,      \
+                                 codes, values, threads);                                           \
   }                                                                                                 \
   FENCHEL_SIGNATURE(name##_map_##suffix,                                                            \
                     "scores, extra_scores, extra_step, lengths, lengths_step, batch, n, m, option, " \
                     "codes, values, threads")
 
-// work: about how many entries a plain operator would touch in the same time; the last argument builds
-// the oracle of a thread, over numbers Num, from n, m and option.
-#define FENCHEL_MAP(name, work, ...)                  \
-  FENCHEL_MAP_OF(name, f32, float, work, __VA_ARGS__) \
-  FENCHEL_MAP_OF(name, f64, double, work, __VA_ARGS__)
+// work: about how many entries a plain operator would touch in the same time, from n, m and option; Map:
+// the oracle.
+#define FENCHEL_MAP(name, work, Map)          \
+  FENCHEL_MAP_OF(name, f32, float, work, Map) \
+  FENCHEL_MAP_OF(name, f64, double, work, Map)

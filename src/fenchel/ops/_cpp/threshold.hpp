@@ -8,7 +8,7 @@
 namespace fenchel {
 
 // Newton and Halley need ten at most; a bound that no row is known to meet.
-constexpr int kMostSteps = 200;
+constexpr int kMaxSteps = 200;
 
 // A solved row: s − 1 = rise + rest, two doubles, and Σ y Δ.
 struct Root {
@@ -20,10 +20,10 @@ inline Root root_at(double s, double rest, double mean_distance) {
   return {rise, (s - (rise + 1)) + rest, mean_distance};
 }
 
-// An upper bound of s. The root on a part of the row is one, and the largest entries of strided
-// slices are the best part to take; so is the root for a larger r; so is any step of Newton from above
-// on the norm of u, which is convex, and any shorter step. One is enough, with whole powers and the
-// means that bound the rest f of the exponent: u / (f + (1−f)u) ≤ u^f ≤ fu + 1−f.
+// An upper bound of s. The root on a part of the row is one; the largest entries of strided slices are the
+// best part to take. The root for a larger r is one. So is any step of Newton from above on the norm of u,
+// which is convex, and any shorter step. One step is enough: with whole powers, and with the means that bound
+// the rest f of the exponent, u / (f + (1−f)u) ≤ u^f ≤ fu + 1−f.
 template <class T>
 FENCHEL_INLINE double upper_root(const Peaks<T>& peak, double kappa, double r) {
   if (r > 64) return 1;
@@ -39,9 +39,9 @@ FENCHEL_INLINE double upper_root(const Peaks<T>& peak, double kappa, double r) {
     at += split ? p * u * u / (f + g * u) : p * u;
     below += split ? p * (f * u + g) : p;
   }
-  const T total = fold(at, add), power = (n - 1) + f;
+  const T total = reduce(at, add), power = (n - 1) + f;
   T norm = power == 1 ? total : power == 2 ? std::sqrt(total) : std::pow(total, 1 / power);
-  return 1 - (norm - 1) / norm * total / fold(below, add) + 1e-5;  // more than T rounds
+  return 1 - (norm - 1) / norm * total / reduce(below, add) + 1e-5;  // more than T rounds
 }
 
 struct Moments {
@@ -50,10 +50,10 @@ struct Moments {
 
 // Count, sum and sum of squares of u = s − κΔ over u > 0.
 template <class T>
-FENCHEL_INLINE Moments moments(const Candidates<T>& near, double kappa, double s) {
+FENCHEL_INLINE Moments moments(const Candidates<T>& candidates, double kappa, double s) {
   Vec<double> count = {}, first = {}, second = {};
-  for (int64_t i = 0; i < near.count; i += kLanes<double>) {
-    Vec<double> u = s - kappa * wide_load(near.distance.get() + i);
+  for (int64_t i = 0; i < candidates.count; i += kLanes<double>) {
+    Vec<double> u = s - kappa * wide_load(candidates.distance.get() + i);
     u = u > 0 ? u : Vec<double>{};
     count += u > 0 ? splat<double>(1) : Vec<double>{};
     first += u;
@@ -65,10 +65,10 @@ FENCHEL_INLINE Moments moments(const Candidates<T>& near, double kappa, double s
 // Writes y = u^power, power 1 or 2, u = (s − κΔ) + rest, and returns Σ y Δ. In double, what the last
 // places of u leave of the sum is taken off as a step of s would: the share of y is u^(power−1).
 template <int power, class T>
-FENCHEL_INLINE double write(Candidates<T>& near, double kappa, double s, double rest) {
-  T* y = near.distance.get();
+FENCHEL_INLINE double write(Candidates<T>& candidates, double kappa, double s, double rest) {
+  T* y = candidates.distance.get();
   Vec<double> moment = {}, slope = {};
-  for (int64_t i = 0; i < near.count; i += kLanes<double>) {
+  for (int64_t i = 0; i < candidates.count; i += kLanes<double>) {
     Vec<double> delta = wide_load(y + i), u = (s - kappa * delta) + rest;
     u = u > 0 ? u : Vec<double>{};
     Vec<double> value = power == 1 ? u : u * u;
@@ -77,8 +77,8 @@ FENCHEL_INLINE double write(Candidates<T>& near, double kappa, double s, double 
     narrow_store(y + i, value);
   }
   if constexpr (sizeof(T) == 8) {
-    double excess = (compensated_sum(y, near.count) - 1) / sum<double>(slope);
-    for (int64_t i = 0; i < near.count; i += kLanes<T>) {
+    double excess = (compensated_sum(y, candidates.count) - 1) / sum<double>(slope);
+    for (int64_t i = 0; i < candidates.count; i += kLanes<T>) {
       Vec<T> value = load<T>(y + i), share = power == 1 ? splat<T>(excess) : sqrt<T>(value) * excess;
       store<T>(y + i, value > 0 ? max<T>(value - share, Vec<T>{}) : value);
     }
@@ -89,28 +89,28 @@ FENCHEL_INLINE double write(Candidates<T>& near, double kappa, double s, double 
 // r = 1. Newton from the right meets the root after finitely many changes of support: every step but
 // the last leaves fewer entries in it.
 template <class T>
-FENCHEL_INLINE Root linear_root(Candidates<T>& near, double s = 1) {
+FENCHEL_INLINE Root linear_root(Candidates<T>& candidates, double s = 1) {
   double support = kInf<double>, rest;
   for (;;) {
-    Moments m = moments(near, 1, s);
+    Moments m = moments(candidates, 1, s);
     rest = (1 - m.first) / m.count;
     if (!(m.count < support)) break;
     support = m.count;
     s += rest;
   }
-  return root_at(s, rest, write<1>(near, 1, s, rest));
+  return root_at(s, rest, write<1>(candidates, 1, s, rest));
 }
 
 // r = 2. Newton on the norm of u, and the quadratic's own root once the support stands still.
 template <class T>
-FENCHEL_INLINE Root quadratic_root(Candidates<T>& near, double s) {
-  double support = static_cast<double>(near.count), rest = 0;
-  for (int i = 0; i < kMostSteps; ++i) {
-    Moments m = moments(near, 0.5, s);
+FENCHEL_INLINE Root quadratic_root(Candidates<T>& candidates, double s) {
+  double support = static_cast<double>(candidates.count), rest = 0;
+  for (int i = 0; i < kMaxSteps; ++i) {
+    Moments m = moments(candidates, 0.5, s);
     if (m.count == support) {
       double slack = m.first * m.first - m.count * (m.second - 1);
       double exact = s - (m.second - 1) / (m.first + std::sqrt(slack > 0 ? slack : 0));
-      Moments there = moments(near, 0.5, exact);
+      Moments there = moments(candidates, 0.5, exact);
       if (there.count == support) {
         s = exact, rest = (1 - there.second) / (2 * there.first);  // what the square root rounded
         break;
@@ -121,7 +121,7 @@ FENCHEL_INLINE Root quadratic_root(Candidates<T>& near, double s) {
     if (!(next < s)) break;
     s = next;
   }
-  return root_at(s, rest, write<2>(near, 0.5, s, rest));
+  return root_at(s, rest, write<2>(candidates, 0.5, s, rest));
 }
 
 // Above this power a step of s − 1 in its last place shows in y; below it, one of u where u is small
@@ -177,15 +177,15 @@ struct Powers {
 
 // Those sums, with the powers from raise(u, u − 1, i), zero where u is not positive.
 template <bool from_one, class T, class F>
-FENCHEL_INLINE PowerSums power_sums_by(const Candidates<T>& near, double kappa, const Point<T>& s,
+FENCHEL_INLINE PowerSums power_sums_by(const Candidates<T>& candidates, double kappa, const Point<T>& s,
                                        F raise) {
   PowerSums total = {0, 0, 0, 0};
   const T fall = static_cast<T>(kappa);
-  for (int64_t start = 0; start < near.count; start += kBlock<T>) {
-    int64_t stop = near.count - start < kBlock<T> ? near.count : start + kBlock<T>;
+  for (int64_t start = 0; start < candidates.count; start += kBlock<T>) {
+    int64_t stop = candidates.count - start < kBlock<T> ? candidates.count : start + kBlock<T>;
     Vec<T> above = {}, at = {}, below = {}, lower = {};
     for (int64_t i = start; i < stop; i += kLanes<T>) {
-      Above<from_one, T> entry(s, load<T>(near.distance.get() + i) * fall);
+      Above<from_one, T> entry(s, load<T>(candidates.distance.get() + i) * fall);
       Powers<T> p = raise(entry.u, entry.near_one, i);
       above += p.at * entry.u;
       at += p.at;
@@ -202,19 +202,19 @@ FENCHEL_INLINE PowerSums power_sums_by(const Candidates<T>& near, double kappa, 
 
 // Leaves u^a in the scratch, unless a is whole and u^a as cheap as a load.
 template <bool from_one, class T>
-FENCHEL_INLINE PowerSums power_sums(const Candidates<T>& near, double kappa, const Point<T>& s, T a) {
+FENCHEL_INLINE PowerSums power_sums(const Candidates<T>& candidates, double kappa, const Point<T>& s, T a) {
   if (is_whole(a))
-    return power_sums_by<from_one>(near, kappa, s, [n = static_cast<int>(a)](Vec<T> u, Vec<T>, int64_t) {
+    return power_sums_by<from_one>(candidates, kappa, s, [n = static_cast<int>(a)](Vec<T> u, Vec<T>, int64_t) {
       u = max<T>(u, Vec<T>{});
       if (n == 1) return Powers<T>{u, whole_power<T>(u, 0), Vec<T>{}};
       Vec<T> lower = whole_power<T>(u, n - 2), below = lower * u;
       return Powers<T>{below * u, below, lower};
     });
-  return power_sums_by<from_one>(near, kappa, s, [&](Vec<T> u, Vec<T> near_one, int64_t i) {
+  return power_sums_by<from_one>(candidates, kappa, s, [&](Vec<T> u, Vec<T> near_one, int64_t i) {
     Vec<T> inside = u > 0 ? u : splat<T>(1);
     Vec<T> over = T(1) / inside, e = power(inside, u > 0 ? near_one : Vec<T>{}, a);
     e = u > 0 ? e : Vec<T>{};
-    store<T>(near.scratch + i, e);
+    store<T>(candidates.scratch + i, e);
     return Powers<T>{e, e * over, e * over * over};
   });
 }
@@ -226,45 +226,45 @@ struct Masses {
 
 // Fills the scratch with value(Δ, i).
 template <class T, class F>
-FENCHEL_INLINE Masses weigh(Candidates<T>& near, F value) {
+FENCHEL_INLINE Masses weigh(Candidates<T>& candidates, F value) {
   constexpr int64_t kPart = kBlock<T> / 4;  // short, since y is to sum to one
   Masses sums = {0, 0};
-  for (int64_t start = 0; start < near.count; start += kPart) {
-    int64_t stop = near.count - start < kPart ? near.count : start + kPart;
+  for (int64_t start = 0; start < candidates.count; start += kPart) {
+    int64_t stop = candidates.count - start < kPart ? candidates.count : start + kPart;
     Vec<T> mass = {}, first = {};
     for (int64_t i = start; i < stop; i += kLanes<T>) {
-      Vec<T> delta = load<T>(near.distance.get() + i), e = value(delta, i);
+      Vec<T> delta = load<T>(candidates.distance.get() + i), e = value(delta, i);
       mass += e;
       first += e * delta;
-      store<T>(near.scratch + i, e);
+      store<T>(candidates.scratch + i, e);
     }
     sums.total += sum<T>(mass);
     sums.moment += sum<T>(first);
   }
-  if constexpr (sizeof(T) == 8) sums.total = compensated_sum(near.scratch, near.count);
+  if constexpr (sizeof(T) == 8) sums.total = compensated_sum(candidates.scratch, candidates.count);
   return sums;
 }
 
-// Replaces each distance by what the scratch holds, divided by the sum of all, and returns Σ y Δ.
+// Writes the scratch, divided by its sum, over the distances; returns Σ y Δ.
 template <class T>
-FENCHEL_INLINE double share_out(Candidates<T>& near, const Masses& sums) {
+FENCHEL_INLINE double normalize(Candidates<T>& candidates, const Masses& sums) {
   T share = static_cast<T>(1 / sums.total);
-  for (int64_t i = 0; i < near.count; i += kLanes<T>)
-    store<T>(near.distance.get() + i, load<T>(near.scratch + i) * share);
+  for (int64_t i = 0; i < candidates.count; i += kLanes<T>)
+    store<T>(candidates.distance.get() + i, load<T>(candidates.scratch + i) * share);
   return sums.moment / sums.total;
 }
 
 // u^a
 template <bool from_one, class T>
-FENCHEL_INLINE Masses weigh_powers(Candidates<T>& near, double kappa, const Point<T>& s, T a) {
+FENCHEL_INLINE Masses weigh_powers(Candidates<T>& candidates, double kappa, const Point<T>& s, T a) {
   const T fall = static_cast<T>(kappa);
   if (is_whole(a))
-    return weigh(near, [&](Vec<T> delta, int64_t) {
+    return weigh(candidates, [&](Vec<T> delta, int64_t) {
       Above<from_one, T> entry(s, delta * fall);
       if constexpr (from_one) return whole_power1p<T>(entry.near_one, static_cast<int>(a));
       return whole_power<T>(max<T>(entry.u, Vec<T>{}), static_cast<int>(a));
     });
-  return weigh(near, [&](Vec<T> delta, int64_t) {
+  return weigh(candidates, [&](Vec<T> delta, int64_t) {
     Above<from_one, T> entry(s, delta * fall);
     Vec<T> inside = entry.u > 0 ? entry.u : splat<T>(1);
     return entry.u > 0 ? power(inside, entry.u > 0 ? entry.near_one : Vec<T>{}, a) : Vec<T>{};
@@ -274,11 +274,11 @@ FENCHEL_INLINE Masses weigh_powers(Candidates<T>& near, double kappa, const Poin
 // Calls use(offset, Δ, (u + move)^r) for every vector with u^r in the scratch, by the first terms of the
 // series. Where the move is not small against u, neither power matters, or the sum of all shows it.
 template <bool from_one, class T, class F>
-FENCHEL_INLINE void each_moved(const Candidates<T>& near, double kappa, const Point<T>& s, T r, T move,
+FENCHEL_INLINE void each_moved(const Candidates<T>& candidates, double kappa, const Point<T>& s, T r, T move,
                                F use) {
   const T fall = static_cast<T>(kappa);
-  for (int64_t i = 0; i < near.count; i += kLanes<T>) {
-    Vec<T> delta = load<T>(near.distance.get() + i), e = load<T>(near.scratch + i);
+  for (int64_t i = 0; i < candidates.count; i += kLanes<T>) {
+    Vec<T> delta = load<T>(candidates.distance.get() + i), e = load<T>(candidates.scratch + i);
     Vec<T> u = Above<from_one, T>(s, delta * fall).u, part = move / (u > 0 ? u : splat<T>(1));
     part = part < 1 ? part : splat<T>(1);
     e += e * (part * r) * (T(1) + part * ((r - 1) / 2));
@@ -286,7 +286,7 @@ FENCHEL_INLINE void each_moved(const Candidates<T>& near, double kappa, const Po
   }
 }
 
-// 1 − x^(−1/r), by short series near x = 1, where the solver spends its time.
+// 1 − x^(−1/r), by short series candidates x = 1, where the solver spends its time.
 FENCHEL_INLINE double one_minus_root(double x, double r) {
   double w = (x - 1) / (x + 1), q = w * w;
   if (q > 0.01) return 1 - std::pow(x, -1 / r);
@@ -295,13 +295,12 @@ FENCHEL_INLINE double one_minus_root(double x, double r) {
   return z * (1 - z * (1.0 / 2 - z * (1.0 / 6 - z * (1.0 / 24 - z * (1.0 / 120 - z / 720)))));
 }
 
-// Whether a sum that should be nothing is as near to it as rounding lets it come: a few last places, or
-// no longer halved by a step.
+// Tells when what is left of an equation is rounding: a few last places, or a step no longer halves it.
 template <class T>
 struct Residual {
   double least = kInf<double>;
 
-  bool is_settled(double excess) {
+  bool is_rounding(double excess) {
     excess = std::fabs(excess);
     bool halved = excess < least / 2;
     least = excess;
@@ -326,7 +325,7 @@ struct ExactSum {
 // infinite. The last step, below the cube root of the resolution, needs no new powers; it is the last
 // if what it leaves sums to one, but for what the sums of powers rounded.
 template <bool from_one, class T>
-FENCHEL_INLINE Root power_root_from(Candidates<T>& near, double kappa, double r, double out_power,
+FENCHEL_INLINE Root power_root_from(Candidates<T>& candidates, double kappa, double r, double out_power,
                                     double s, double resolution) {
   const double power = r < out_power ? r : out_power;
   double shortest = (power < 3 ? std::pow(resolution, 1 / power) : std::cbrt(resolution)) / (2 * r);
@@ -335,35 +334,36 @@ FENCHEL_INLINE Root power_root_from(Candidates<T>& near, double kappa, double r,
   const bool by_series = out_power == r && !is_whole(a);
   double low = 0, high = 2 * s, rest = 0;
   Residual<T> residual;
-  for (int i = 0; i < kMostSteps; ++i) {
+  for (int i = 0; i < kMaxSteps; ++i) {
     const Point<T> at = point_of<from_one, T>(s, rest);
-    PowerSums p = power_sums<from_one>(near, kappa, at, a);
+    PowerSums p = power_sums<from_one>(candidates, kappa, at, a);
     double t = one_minus_root(p.at, r);  // 1 − 1/‖u‖
-    double steep = p.below * p.below, bend = steep - t * (r - 1) * (p.lower * p.at - steep) / 2;
-    double step = t * p.at * (bend > 0.5 * steep && bend < 2 * steep ? p.below / bend : 1 / p.below);
+    // The denominators of Newton's and of Halley's step.
+    double newton = p.below * p.below, halley = newton - t * (r - 1) * (p.lower * p.at - newton) / 2;
+    double step = t * p.at * (halley > 0.5 * newton && halley < 2 * newton ? p.below / halley : 1 / p.below);
     (t > 0 ? high : low) = s;
     double move = rest - step, next = s + move;
-    const bool brief = std::fabs(step) < shortest * s;
-    if (brief && by_series) {
+    const bool is_short = std::fabs(step) < shortest * s;
+    if (is_short && by_series) {
       ExactSum<T> total;
-      each_moved<from_one>(near, kappa, at, a, static_cast<T>(-step),
+      each_moved<from_one>(candidates, kappa, at, a, static_cast<T>(-step),
                            [&](int64_t, Vec<T>, Vec<T> e) FENCHEL_LAMBDA { total.add(e); });
       const double excess = total.value() - 1;
-      if (residual.is_settled(excess)) {
+      if (residual.is_rounding(excess)) {
         step += excess / (r * p.below);
         Vec<T> moment = {};
-        each_moved<from_one>(near, kappa, at, a, static_cast<T>(-step),
+        each_moved<from_one>(candidates, kappa, at, a, static_cast<T>(-step),
                              [&](int64_t j, Vec<T> delta, Vec<T> e) FENCHEL_LAMBDA {
                                moment += e * delta;
-                               store<T>(near.distance.get() + j, e);
+                               store<T>(candidates.distance.get() + j, e);
                              });
         return root_at(s, rest - step, sum<T>(moment));
       }
-    } else if (brief && residual.is_settled(p.at - 1)) {
+    } else if (is_short && residual.is_rounding(p.at - 1)) {
       rest = move;
       break;
     }
-    if (!brief && !(next > low && next < high)) {
+    if (!is_short && !(next > low && next < high)) {
       next = low + (high - low) / 2, rest = 0;
       if (next == low || next == high) break;
     } else {
@@ -372,31 +372,31 @@ FENCHEL_INLINE Root power_root_from(Candidates<T>& near, double kappa, double r,
     s = next;
   }
   const Point<T> end = point_of<from_one, T>(s, rest);
-  const Masses sums = weigh_powers<from_one>(near, kappa, end, static_cast<T>(out_power));
-  return root_at(s, rest, share_out(near, sums));
+  const Masses sums = weigh_powers<from_one>(candidates, kappa, end, static_cast<T>(out_power));
+  return root_at(s, rest, normalize(candidates, sums));
 }
 
 template <class T>
-FENCHEL_INLINE Root power_root(Candidates<T>& near, double kappa, double r, double out_power, double s,
+FENCHEL_INLINE Root power_root(Candidates<T>& candidates, double kappa, double r, double out_power, double s,
                                double resolution) {
-  return r > kSmallPower ? power_root_from<true>(near, kappa, r, out_power, s, resolution)
-                         : power_root_from<false>(near, kappa, r, out_power, s, resolution);
+  return r > kSmallPower ? power_root_from<true>(candidates, kappa, r, out_power, s, resolution)
+                         : power_root_from<false>(candidates, kappa, r, out_power, s, resolution);
 }
 
 // The same in double where a power of the answer below one would magnify what u and the distances round.
 template <class T>
-FENCHEL_INLINE Root precise_power_root(Candidates<T>& near, double kappa, double r, double out_power,
+FENCHEL_INLINE Root precise_power_root(Candidates<T>& candidates, double kappa, double r, double out_power,
                                        double s = 1) {
   constexpr double resolution = std::numeric_limits<T>::epsilon();
   if (sizeof(T) == sizeof(double) || out_power >= 1)
-    return power_root(near, kappa, r, out_power, s, resolution);
-  Candidates<double> wide(near.count);
-  wide.count = near.count;
-  for (int64_t i = 0; i < near.count; ++i)
-    wide.distance[i] = static_cast<double>(near.top) - near.row[near.index[i]];
-  for (int64_t i = near.count; i < padded<T>(near.count); ++i) wide.distance[i] = near.distance[i];
+    return power_root(candidates, kappa, r, out_power, s, resolution);
+  Candidates<double> wide(candidates.count);
+  wide.count = candidates.count;
+  for (int64_t i = 0; i < candidates.count; ++i)
+    wide.distance[i] = static_cast<double>(candidates.top) - candidates.row[candidates.index[i]];
+  for (int64_t i = candidates.count; i < padded<T>(candidates.count); ++i) wide.distance[i] = candidates.distance[i];
   Root root = power_root(wide, kappa, r, out_power, s, resolution);
-  for (int64_t i = 0; i < near.count; ++i) near.distance[i] = static_cast<T>(wide.distance[i]);
+  for (int64_t i = 0; i < candidates.count; ++i) candidates.distance[i] = static_cast<T>(wide.distance[i]);
   return root;
 }
 

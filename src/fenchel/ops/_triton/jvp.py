@@ -57,10 +57,10 @@ def _coefficients(mass, moment, along, power, p, KIND: tl.constexpr):
             b = a * (moment - along * mass)
         else:
             a = tl.exp(log_norm * (p - 2)) / (p - 1)
-            bend = (2 - p) / (p - 1) * tl.exp(-2 * log_norm)
-            rest = a * mass - bend
-            shift = (a * moment - bend * along) / tl.where(rest > 0, rest, 1.0)
-            b = bend * (along - shift)
+            outer = (2 - p) / (p - 1) * tl.exp(-2 * log_norm)
+            denominator = a * mass - outer
+            shift = (a * moment - outer * along) / tl.where(denominator > 0, denominator, 1.0)
+            b = outer * (along - shift)
     return a, shift, b
 
 

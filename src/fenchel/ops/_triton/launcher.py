@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_MAX_KEPT = 4096
+_MAX_KINDS = 4096
 """How many kinds of arguments are kept."""
 
 
@@ -38,7 +38,7 @@ class Launcher:
             run(x, y, z, stream, function, metadata, None, None, None, *arguments, *self._values)
             return
         compiled = self._kernel[grid](*arguments, **self._constants)
-        if len(self._compiled) < _MAX_KEPT and compiled is not None:  # as it is in the interpreter
+        if len(self._compiled) < _MAX_KINDS and compiled is not None:  # as it is in the interpreter
             self._compiled[key] = compiled.run, compiled.function, compiled.packed_metadata
 
 
@@ -49,7 +49,7 @@ def _kind(argument: Tensor | float | None) -> Any:
     return argument if isinstance(argument, int) else None
 
 
-@lru_cache(maxsize=_MAX_KEPT)
+@lru_cache(maxsize=_MAX_KINDS)
 def launcher(kernel: Any, **constants: Any) -> Launcher:
     """The launcher of a kernel with these constants."""
     return Launcher(kernel, constants)

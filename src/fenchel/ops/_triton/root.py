@@ -72,12 +72,12 @@ def _add_three(a0, a1, a2, b0, b1, b2):
 
 
 @triton.jit
-def _settled(b_x):
+def round_terms(b_x):
     """The same numbers, rounded before they are added up.
 
-    Of a product that two lanes exchange, each would otherwise add its own unrounded to the other's
-    rounded one. Their sums then differ in the last bit, and with them when they leave a loop, after
-    which what they exchange is lost.
+    Otherwise, of a product that two lanes exchange, each would add its own unrounded to the
+    other's rounded one. Their sums would differ in the last bit. The lanes would leave a loop at
+    different times, and lose what they exchange.
     """
     if _INTERPRETED:
         return b_x
@@ -96,14 +96,14 @@ def _settled(b_x):
 def row_sums(b_a, b_b, b_c):
     """Three sums over each row, in one reduction, the same for all lanes that hold the row."""
     if b_a.shape[1] <= 32:  # a lane may have a single entry; of several it rounds the sum
-        b_a, b_b, b_c = _settled(b_a), _settled(b_b), _settled(b_c)
+        b_a, b_b, b_c = round_terms(b_a), round_terms(b_b), round_terms(b_c)
     return tl.reduce((b_a, b_b, b_c), 1, _add_three)
 
 
 @triton.jit
 def row_sum(b_x):
     """One sum over each row, the same for all lanes that hold the row."""
-    return tl.sum(_settled(b_x) if b_x.shape[1] <= 32 else b_x, 1)
+    return tl.sum(round_terms(b_x) if b_x.shape[1] <= 32 else b_x, 1)
 
 
 @triton.jit
@@ -229,10 +229,15 @@ def newton(at, second, third, r, POWER: tl.constexpr, KIND: tl.constexpr):
         # Halley on the r-norm of u: exact in one step when all scores are equal, or r is infinite.
         log_at = tl.log(at)
         excess = log_at * expm1_over(-log_at / r)
-        steep = second * second
-        bend = steep - excess * (1 - 1 / r) * (third * at - steep) / 2
-        bend = tl.where((bend > 0.5 * steep) & (bend < 2 * steep), bend, steep)
-        step = excess * at * second / (bend * r)
+        # The denominators of Newton's and of Halley's step, up to a factor.
+        newton_slope = second * second
+        halley_slope = newton_slope - excess * (1 - 1 / r) * (third * at - newton_slope) / 2
+        halley_slope = tl.where(
+            (halley_slope > 0.5 * newton_slope) & (halley_slope < 2 * newton_slope),
+            halley_slope,
+            newton_slope,
+        )
+        step = excess * at * second / (halley_slope * r)
     return excess, step
 
 
@@ -242,21 +247,21 @@ def advance(
     POWER: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """One step towards the root from the three sums; rows that are done stay. A short step is the
-    last, and kept apart: `settled_rest` makes it what the unknown rounds."""
+    last: it is kept for `rest_after`, not taken."""
     excess, step = newton(at, second, third, r, POWER, KIND)
     high = tl.where(excess > 0, rise, high)
     low = tl.where(excess > 0, low, rise)
-    brief = tl.abs(step) <= shortest * (1 + rise)
+    is_short = tl.abs(step) <= shortest * (1 + rise)
     moved = rise - step
     inside = (moved > low) & (moved < high)
     moved = tl.where(inside, moved, low + (high - low) / 2)
-    kept = tl.where(done, kept, tl.where(brief, step, 0.0))
-    rise = tl.where(done | brief, rise, moved)
-    return rise, kept, low, high, done | brief | (rise == low) | (rise == high)
+    kept = tl.where(done, kept, tl.where(is_short, step, 0.0))
+    rise = tl.where(done | is_short, rise, moved)
+    return rise, kept, low, high, done | is_short | (rise == low) | (rise == high)
 
 
 @triton.jit
-def settled_rest(rise, kept, POWER: tl.constexpr):
+def rest_after(rise, kept, POWER: tl.constexpr):
     """What s − 1 has besides rise, after the step that was kept."""
     if POWER == SLOW:
         return -kept

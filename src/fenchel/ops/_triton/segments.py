@@ -81,10 +81,10 @@ def cuts(side, before, after, starts, ends):
 
 
 @triton.jit
-def relative(x, top, broken):
+def relative(x, top, has_nan):
     """x less top, its largest, and what is kept: all that is finite, or what is infinite alone."""
     infinite = (top == INF).to(tl.int32)
-    kept = (x > -INF) & (broken == 0) & ((infinite == 0) | (x == INF))
+    kept = (x > -INF) & (has_nan == 0) & ((infinite == 0) | (x == INF))
     top = tl.where(tl.abs(top) < INF, top, 0.0)
     return tl.where(kept & (x < INF), x, top) - top, kept.to(tl.int32)
 
@@ -176,12 +176,12 @@ def solve(p_scores, p_order, p_y, floor, slope, down, up, bound, rows, d, height
     m = (row < rows) & (o < d)
     # (height, width)
     x = tl.load(p_scores + i, m, -INF).to(tl.float64)
-    broken = tl.max((x != x).to(tl.int32), 1, keep_dims=True)
+    has_nan = tl.max((x != x).to(tl.int32), 1, keep_dims=True)
     top = tl.max(tl.where(x == x, x, -INF), 1, keep_dims=True)
-    x, weight = relative(x, top, broken)
+    x, weight = relative(x, top, has_nan)
     x = tl.where(weight > 0, tl.maximum(x, floor) + slope * o, 0.0)
     z, tau = regress(x, weight, down, up, bound + tl.zeros_like(top))
-    y = tl.where(broken > 0, float("nan"), project(z, weight, tau))
+    y = tl.where(has_nan > 0, float("nan"), project(z, weight, tau))
     tl.store(p_y + places(p_order, row * d, o, m), rounded(y, p_y.dtype.element_ty), m)
 
 
@@ -200,7 +200,11 @@ def block(d: int) -> tuple[int, int, int]:
 
 
 def launch(
-    kernels: tuple[Any, Any], scores: Tensor, order: Tensor | None, lam: float, longest: int
+    kernels: tuple[Any, Any],
+    scores: Tensor,
+    order: Tensor | None,
+    numbers: tuple[float, ...],
+    longest: int,
 ) -> Tensor:
     """Runs the first of the kernels, in registers, or the second, in tiles, on every row.
 
@@ -208,7 +212,7 @@ def launch(
         kernels: with the arguments of `solve` and of `solve_tiles`.
         scores: (..., d).
         order: (..., d), where the entries stand, or none: as they come.
-        lam: λ.
+        numbers: floor, slope, down, up and bound.
         longest: a power of two; longer rows go by tiles of that length.
 
     Returns:
@@ -225,11 +229,11 @@ def launch(
     in_registers, in_tiles = kernels
     if d <= longest:
         grid = (triton.cdiv(rows, height),)
-        in_registers[grid](scores, order, y, lam, rows, d, height, width, num_warps=warps)
+        in_registers[grid](scores, order, y, *numbers, rows, d, height, width, num_warps=warps)
     else:
         shape = (2, min(rows, max(PROGRAMS, SCRATCH // d)), d)
         x, z = torch.empty(shape, dtype=torch.float64, device=y.device)
         mark, side = torch.empty(shape, dtype=torch.int8, device=y.device)
-        arguments = scores, order, y, x, z, mark, side, lam, rows, d, width
+        arguments = scores, order, y, x, z, mark, side, *numbers, rows, d, width
         in_tiles[shape[1:2]](*arguments, num_warps=warps)
     return y

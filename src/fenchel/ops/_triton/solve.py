@@ -10,19 +10,19 @@ from .root import (
     finite,
     power_terms,
     raise_to,
+    rest_after,
     rounded,
     row_constants,
     row_max,
     row_sum,
     row_sums,
-    settled_rest,
     solution_power,
     tilt,
 )  # fmt: skip
 
 
 @triton.jit
-def _finish(
+def _finalize_rows(
     p_value, p_state, o_row, m_row, top, rise, rest, total, moment, b_parameter, c,
     STATE: tl.constexpr,
 ):  # fmt: skip
@@ -50,22 +50,22 @@ def _checked_top(b_top, b_parameter, KIND: tl.constexpr):
 
 @triton.jit
 def _block_root(
-    b_tilt, rise, least, shortest, ready, r, most, POWER: tl.constexpr, KIND: tl.constexpr
+    b_tilt, rise, least, shortest, ready, r, max_steps, POWER: tl.constexpr, KIND: tl.constexpr
 ):
     """The root on a block (R, D) from a start, in few enough steps; rows that are ready stay."""
     low, high, kept, done, steps = least, least * 0, least * 0, ready, 0
-    while (steps < most) & (tl.min(done.to(tl.int32), 0) == 0):
+    while (steps < max_steps) & (tl.min(done.to(tl.int32), 0) == 0):
         b_at, b_second, b_third = power_terms(b_tilt, rise, r, POWER, KIND)
         at, second, third = row_sums(b_at, b_second, b_third)
         rise, kept, low, high, done = advance(
             at, second, third, rise, kept, low, high, shortest, done, r, POWER, KIND
         )
         steps += 1
-    return rise, settled_rest(rise, kept, POWER)
+    return rise, rest_after(rise, kept, POWER)
 
 
 @triton.jit
-def _off(total, ready, RESOLUTION: tl.constexpr, POWER: tl.constexpr):
+def _is_off(total, ready, RESOLUTION: tl.constexpr, POWER: tl.constexpr):
     """Which rows' powers do not sum to one, by more than they are rounded."""
     return (tl.abs(total - 1) > (4 if POWER > 0 else 16) * RESOLUTION) & ~ready
 
@@ -133,17 +133,17 @@ def short_forward_kernel(
     total = row_sum(solution_power(b_tilt, rise, rest, out, OUT))
     if KIND == ENTMAX:
         # Where entries joined the support in the last step, or many are small.
-        off, steps = _off(total, ready, RESOLUTION, POWER), 0
-        while (steps < 16) & (tl.max(off.to(tl.int32), 0) > 0):
+        is_off, steps = _is_off(total, ready, RESOLUTION, POWER), 0
+        while (steps < 16) & (tl.max(is_off.to(tl.int32), 0) > 0):
             b_power, b_slope = _slopes(b_tilt, rise, rest, r, POWER)
             moved, low = correct(row_sum(b_power), row_sum(b_slope), rise, rest, r)
-            rise, rest = tl.where(off, moved, rise), tl.where(off, low, rest)
+            rise, rest = tl.where(is_off, moved, rise), tl.where(is_off, low, rest)
             total = row_sum(solution_power(b_tilt, rise, rest, out, OUT))
-            off = _off(total, ready, RESOLUTION, POWER)
+            is_off = _is_off(total, ready, RESOLUTION, POWER)
             steps += 1
     b_y = solution_power(b_tilt, rise, rest, out, OUT)
     moment = tl.sum(tl.where(b_y > 0, b_y * b_tilt, 0.0), 1) if STATE else rise
-    share = _finish(
+    share = _finalize_rows(
         p_value, p_state, o_row, m_row, top, rise, rest, total, moment, b_parameter, c, STATE
     )
     if WRITE:
@@ -264,7 +264,7 @@ def long_forward_kernel(
                 at, second, third, rise, kept, low, high, shortest, done, r, POWER, KIND
             )
             steps += 1
-        rest = settled_rest(rise, kept, POWER)
+        rest = rest_after(rise, kept, POWER)
         # With a margin for the corrections below.
         hidden = tl.max(tl.max((rise[:, None] + b_third > -1 - 1e-5).to(tl.int32), 1), 0) > 0
         if hidden:
@@ -276,12 +276,12 @@ def long_forward_kernel(
                     done, r, POWER, KIND,
                 )  # fmt: skip
                 steps += 1
-            rest = settled_rest(rise, kept, POWER)
+            rest = rest_after(rise, kept, POWER)
             total, moment, slope = _row_masses(p_row, peak, rise, rest, c, out, d, OUT, TYPE, N)
             if KIND == ENTMAX:
                 steps = 0
                 while (steps < 16) & (
-                    tl.max(_off(total, ready, RESOLUTION, POWER).to(tl.int32), 0) > 0
+                    tl.max(_is_off(total, ready, RESOLUTION, POWER).to(tl.int32), 0) > 0
                 ):
                     rise, rest = correct(total, slope, rise, rest, r)
                     total, moment, slope = _row_masses(
@@ -301,13 +301,13 @@ def long_forward_kernel(
                 # Where entries joined the support in the last step, or many are small.
                 steps = 0
                 while (steps < 16) & (
-                    tl.max(_off(total, ready, RESOLUTION, POWER).to(tl.int32), 0) > 0
+                    tl.max(_is_off(total, ready, RESOLUTION, POWER).to(tl.int32), 0) > 0
                 ):
                     total, slope = _three_slopes(b_first, b_second, b_third, rise, rest, r, POWER)
                     rise, rest = correct(total, slope, rise, rest, r)
                     total, _ = _three_slopes(b_first, b_second, b_third, rise, rest, r, POWER)
                     steps += 1
-        share = _finish(
+        share = _finalize_rows(
             p_value, p_state, o_row, m_row, top, rise, rest, total.to(TYPE), moment.to(TYPE),
             b_parameter, c, STATE,
         )  # fmt: skip

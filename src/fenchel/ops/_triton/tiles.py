@@ -115,7 +115,7 @@ def regress_tiles(p_x, p_z, p_mark, p_side, d, down, up, tau, width):
 
 
 @triton.jit
-def project_tiles(p_z, p_mark, p_order, p_y, row, d, tau, peak, broken, width):
+def project_tiles(p_z, p_mark, p_order, p_y, row, d, tau, peak, has_nan, width):
     """`project` of one row in memory, p_z and p_mark: (d,), to p_y: (rows, d)."""
     o = tl.arange(0, width)
     tau = tl.where(tau < peak, tl.maximum(tau - peak, -1.0), -1.0)
@@ -152,7 +152,7 @@ def project_tiles(p_z, p_mark, p_order, p_y, row, d, tau, peak, broken, width):
         mark = tl.load(p_mark + first + o, m, 0)
         y = tl.where((mark & 1) > 0, (z - peak) - tau, 0.0)
         y = tl.where((y > 0) & (y > excess), y - excess, 0.0)
-        y = tl.where(broken > 0, float("nan"), y)
+        y = tl.where(has_nan > 0, float("nan"), y)
         place = places(p_order, row * d, first + o, m)
         tl.store(p_y + place, rounded(y, p_y.dtype.element_ty), m)
 
@@ -169,19 +169,19 @@ def solve_tiles(p_scores, p_order, p_y, scratch, floor, slope, down, up, bound, 
     p_mark, p_side = scratch[2] + program * d, scratch[3] + program * d
     for row in range(program, rows, tl.num_programs(0)):
         top = tl.full((), -INF, tl.float64)
-        broken = tl.full((), 0, tl.int32)
+        has_nan = tl.full((), 0, tl.int32)
         for first in range(0, d, width):
             i = first + o
             # (width,)
             x = tl.load(p_scores + row * d + i, i < d, -INF).to(tl.float64)
-            broken = tl.maximum(broken, tl.max((x != x).to(tl.int32), 0))
+            has_nan = tl.maximum(has_nan, tl.max((x != x).to(tl.int32), 0))
             top = tl.maximum(top, tl.max(tl.where(x == x, x, -INF), 0))
         for first in range(0, d, width):
             i = first + o
             m = i < d
             # (width,)
             x = tl.load(p_scores + row * d + i, m, -INF).to(tl.float64)
-            x, weight = relative(x, top, broken)
+            x, weight = relative(x, top, has_nan)
             x = tl.where(weight > 0, tl.maximum(x, floor) + slope * i, 0.0)
             mark = weight + tl.where(i == 0, 2, 0) + tl.where(i == d - 1, 4, 0)
             tl.store(p_x + i, x, m)
@@ -189,5 +189,5 @@ def solve_tiles(p_scores, p_order, p_y, scratch, floor, slope, down, up, bound, 
             tl.store(p_side + i, tl.zeros_like(mark).to(tl.int8), m)
         tl.debug_barrier()
         tau, peak = regress_tiles(p_x, p_z, p_mark, p_side, d, down, up, bound, width)
-        project_tiles(p_z, p_mark, p_order, p_y, row, d, tau, peak, broken, width)
+        project_tiles(p_z, p_mark, p_order, p_y, row, d, tau, peak, has_nan, width)
         tl.debug_barrier()

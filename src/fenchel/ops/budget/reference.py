@@ -1,4 +1,4 @@
-"""Choices of at most, or exactly, k of d entries in plain PyTorch."""
+"""Choices of at most, or exactly, k of d entries in plain PyTorch: sorting, and counting."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def map_inference(
 def log_partition(
     scores: Tensor, extra_scores: None, lengths: Tensor | None, option: int
 ) -> Tensor:
-    """log Σ exp of the scores of all choices, (B); `option` as for `budget`."""
+    """log Σ exp of the scores of all choices, (B); `option` as for `map_inference`."""
     k, exact = divmod(option, 2)
     kept = torch.arange(scores.shape[1], device=scores.device) < lengths_or_all(scores, lengths)
     scores = torch.where(kept, scores, 0.0)

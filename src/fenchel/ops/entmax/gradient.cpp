@@ -10,8 +10,8 @@ FENCHEL_INLINE void weighted_row(const T* x, int64_t d, double alpha, const Stat
                                  T* out) {
   if (weight == 0)
     std::memset(out, 0, static_cast<size_t>(d) * sizeof(T));
-  else if (is_settled(at.top))
-    write_settled(x, d, static_cast<T>(at.top), weight * static_cast<T>(at.share), out);
+  else if (is_nonfinite(at.top))
+    write_nonfinite(x, d, static_cast<T>(at.top), weight * static_cast<T>(at.share), out);
   else
     each_weight(x, d, alpha, at, [&](Vec<T> y, int64_t i, int64_t count) FENCHEL_LAMBDA {
       store_some<T>(out + i, y * (weight * static_cast<T>(at.share)), count);

@@ -28,7 +28,7 @@ template <class T>
 FENCHEL_INLINE Root heavy_row(const T* x, T* y, int64_t d, double top, double alpha) {
   const double kappa = 1 - alpha, r = -1 / kappa;
   double rise = 0;
-  for (int i = 0; i < kMostSteps; ++i) {
+  for (int i = 0; i < kMaxSteps; ++i) {
     Vec<double> at = {}, below = {};
     each_distance(x, d, top, [&](Vec<double> delta, int64_t, int64_t) FENCHEL_LAMBDA {
       Vec<double> near_one = rise + kappa * delta, e = heavy_power(near_one, r);

@@ -72,7 +72,7 @@ template <class T>
 FENCHEL_INLINE void flush(Columns<T>& waiting, double alpha, const T* scores, int64_t d,
                           const Outputs<T>& out) {
   double r = 1 / (alpha - 1);
-  waiting.seal(static_cast<T>(4 * r));
+  waiting.pad(static_cast<T>(4 * r));
   column_roots(waiting, alpha - 1, r);
   for (int lane = 0; lane < kLanes<T>; ++lane) {
     int64_t row = waiting.row[lane];
@@ -106,9 +106,9 @@ FENCHEL_INLINE void entmax_rows(const T* scores, const double* alphas, int64_t a
     double alpha = alphas[row * alpha_step];
     Peaks<T> peak = peaks(x, d);
     if (!(alpha > 0 && alpha < kInf<double>)) peak.top = std::numeric_limits<T>::quiet_NaN();
-    if (is_settled(peak.top)) {
-      T share = settled_share(x, d, peak.top);
-      if (y) write_settled(x, d, peak.top, share, y);
+    if (is_nonfinite(peak.top)) {
+      T share = nonfinite_share(x, d, peak.top);
+      if (y) write_nonfinite(x, d, peak.top, share, y);
       if (out.maxima) out.maxima[row] = peak.top;
       if (out.state) out.state[row] = {peak.top, 0, 0, share};
       continue;

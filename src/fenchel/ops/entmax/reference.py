@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._roots import bracketed_root, settle
+from .._roots import bracketed_root, handle_nonfinite
 
 
 def _sorted_threshold(top: Tensor, alpha: float) -> Tensor:
@@ -116,7 +116,7 @@ def entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
         given = torch.where((given > 0) & (given < torch.inf), given, torch.nan)
         return _solve(top, given)
 
-    return settle(scores, inside)
+    return handle_nonfinite(scores, inside)
 
 
 def entmax_max(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -157,14 +157,14 @@ def entmax_state(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]
     value, y = entmax_max(scores, alpha)
     top, peak = scores.amax(-1, keepdim=True), y.amax(-1, keepdim=True)
     alpha = torch.as_tensor(alpha, dtype=y.dtype, device=y.device).broadcast_to(top.shape)
-    zero, settled = torch.zeros_like(top), ~top.isfinite() | peak.isnan()
-    flat = settled | (alpha == 1.0)
+    zero, nonfinite = torch.zeros_like(top), ~top.isfinite() | peak.isnan()
+    flat = nonfinite | (alpha == 1.0)
     rise = torch.where(flat, 0.0, torch.expm1((alpha - 1) * peak.log()))
     state = torch.cat((top, rise, zero, torch.where(flat, peak, 1.0)), dim=-1)
     least = torch.where(y > 0, y, torch.inf).amin(-1, keepdim=True)
     pivot = torch.where(y > 0, scores, torch.inf).amin(-1, keepdim=True)
     steep = torch.cat((pivot, least, zero, zero + 1), dim=-1)
-    return value, torch.where((alpha > 2) & ~settled, steep, state)
+    return value, torch.where((alpha > 2) & ~nonfinite, steep, state)
 
 
 def entmax_loss(

@@ -1,6 +1,6 @@
 // A solved row in four numbers: y = share [1 + (rise + rest − (α−1)(top − x))]₊^(1/(α−1)), which is
 // share exp(x − top) at α = 1. Above α = 2 they are the pivot, its entry, 0 and 1: see steep.hpp. In a
-// settled row `top` is not finite, and its largest entries get the share.
+// row without a solver `top` is not finite, and its largest entries get the share.
 #pragma once
 
 #include <type_traits>
@@ -14,7 +14,7 @@ struct State {
   double top, rise, rest, share;
 };
 
-// Calls use(y / share, offset, count) on consecutive vectors of a row that is not settled.
+// Calls use(y / share, offset, count) on consecutive vectors of a row whose top is finite.
 template <class T, class F>
 FENCHEL_INLINE void each_weight(const T* x, int64_t d, double alpha, const State& at, F use) {
   const T fall = static_cast<T>(alpha - 1), top = static_cast<T>(at.top);

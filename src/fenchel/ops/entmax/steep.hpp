@@ -46,7 +46,7 @@ inline Pivot pivot_of(const double* x, int64_t n, double alpha) {
   const auto ties = size - (std::lower_bound(x, x + size, x[in], std::greater<double>()) - x);
   const double rest = (1 - above(in)) / static_cast<double>(ties), equal = 1 / static_cast<double>(size);
   Pivot pivot = {x[in], rest < equal ? rest : equal, 0};
-  for (int i = 0; i < kMostSteps; ++i) {
+  for (int i = 0; i < kMaxSteps; ++i) {
     pivot.power = std::pow(pivot.entry, alpha - 1);
     Masses m = weigh(x, size, pivot, alpha);
     double next = pivot.entry - (m.total - 1) / m.moment;
@@ -58,10 +58,11 @@ inline Pivot pivot_of(const double* x, int64_t n, double alpha) {
 
 // What the value max_Ω needs of a row with values y at its candidates.
 template <class T>
-FENCHEL_INLINE Root root_of(const Candidates<T>& near, double alpha) {
+FENCHEL_INLINE Root root_of(const Candidates<T>& candidates, double alpha) {
   double peak = 0, mean_distance = 0;
-  for (int64_t i = 0; i < near.count; ++i) {
-    double y = near.distance[i], delta = static_cast<double>(near.top) - near.row[near.index[i]];
+  for (int64_t i = 0; i < candidates.count; ++i) {
+    double y = candidates.distance[i];
+    double delta = static_cast<double>(candidates.top) - candidates.row[candidates.index[i]];
     peak = y > peak ? y : peak;
     mean_distance += y * delta;
   }
@@ -70,14 +71,14 @@ FENCHEL_INLINE Root root_of(const Candidates<T>& near, double alpha) {
 
 // Turns the candidates' distances into the values of the answer; `sorted` has room for all of them.
 template <class T>
-FENCHEL_INLINE Pivot steep_root(Candidates<T>& near, double alpha, double* sorted) {
-  for (int64_t i = 0; i < near.count; ++i) sorted[i] = near.row[near.index[i]];
-  std::sort(sorted, sorted + near.count, std::greater<double>());
-  Pivot pivot = pivot_of(sorted, near.count, alpha);
-  const double share = 1 / weigh(sorted, near.count, pivot, alpha).total;
-  for (int64_t i = 0; i < near.count; ++i) sorted[i] = near.row[near.index[i]];
-  for (int64_t i = 0; i < near.count; i += kLanes<double>)
-    narrow_store(near.distance.get() + i, pivot.entries(load<double>(sorted + i), alpha) * share);
+FENCHEL_INLINE Pivot steep_root(Candidates<T>& candidates, double alpha, double* sorted) {
+  for (int64_t i = 0; i < candidates.count; ++i) sorted[i] = candidates.row[candidates.index[i]];
+  std::sort(sorted, sorted + candidates.count, std::greater<double>());
+  Pivot pivot = pivot_of(sorted, candidates.count, alpha);
+  const double share = 1 / weigh(sorted, candidates.count, pivot, alpha).total;
+  for (int64_t i = 0; i < candidates.count; ++i) sorted[i] = candidates.row[candidates.index[i]];
+  for (int64_t i = 0; i < candidates.count; i += kLanes<double>)
+    narrow_store(candidates.distance.get() + i, pivot.entries(load<double>(sorted + i), alpha) * share);
   pivot.entry *= share;
   return pivot;
 }

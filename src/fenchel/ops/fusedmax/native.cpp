@@ -1,9 +1,10 @@
-// fusedmax: y = [z − τ]₊ with z = argmin ½|z − x|² + λ Σ |z_{i+1} − z_i|, and τ such that y sums to one.
+// fusedmax: level sets, then the total-variation prox by dynamic programming, then the projection onto the
+// simplex. y = [z − τ]₊ with z = argmin ½|z − x|² + λ Σ |z_{i+1} − z_i|, and τ such that y sums to one.
 //
-// The set {z > t} maximises Σ_{i∈E} (x_i − t) − λ ∂E over subsets E of the chain, ∂E the number of
-// its borders, and shrinks as t grows. So τ = max over E of (Σ_E x − λ ∂E − 1) / |E|, attained by the
-// support: every level set gives a lower bound of τ, and entries outside it never come back. They
-// stay only as walls, one for each gap, and the chain closes in on the support.
+// The set {z > t} maximises Σ_{i∈E} (x_i − t) − λ ∂E over subsets E of the chain, ∂E the number of its borders,
+// and shrinks as t grows. So τ = max over E of (Σ_E x − λ ∂E − 1) / |E|, and the support attains it. Every level
+// set gives a lower bound of τ, and entries outside it are not in the support. A wall stands for each run of
+// such entries, so the chain gets shorter with each level set.
 #include <utility>
 
 #include "prox.hpp"
@@ -31,39 +32,39 @@ struct Chain {
 
 // The chain of the entries above the cut. Entries of −∞ are deleted: alone they make no wall.
 template <class T>
-FENCHEL_INLINE void gather(const T* x, int64_t d, T top, T cut, int32_t* near, Chain& chain) {
-  int64_t count = places_above(x, d, cut, near), length = 0, next = 0;
+FENCHEL_INLINE void gather(const T* x, int64_t d, T top, T cut, int32_t* above, Chain& chain) {
+  int64_t count = places_above(x, d, cut, above), length = 0, next = 0;
   auto wall_before = [&](int64_t stop) {
     while (next < stop && x[next] == -kInf<T>) ++next;
     if (next < stop) chain.put(length++, -kInf<double>, 0);
   };
   for (int64_t j = 0; j < count; ++j) {
-    wall_before(near[j]);
-    next = near[j] + 1;
-    chain.put(length++, static_cast<double>(x[near[j]]) - static_cast<double>(top), near[j]);
+    wall_before(above[j]);
+    next = above[j] + 1;
+    chain.put(length++, static_cast<double>(x[above[j]]) - static_cast<double>(top), above[j]);
   }
   wall_before(d);
   chain.length = length;
 }
 
-// Keeps the least maximiser of Σ_E (x − t) − λ ∂E. With m the gain of having entry i in E over not
-// having it, given what came before: m > λ puts it in, m ≤ −λ leaves it out, whatever follows; in
-// between it does as its successor does, so it is written and waits.
+// Keeps the least maximiser of Σ_E (x − t) − λ ∂E. The gain is that of having entry i in E over not having it,
+// given the entries before. A gain above λ puts it in, one of at most −λ leaves it out, whatever follows. In
+// between it follows the next entry: it is written, but not yet decided.
 FENCHEL_INLINE void level_set(const Chain& chain, double lam, double t, Chain& kept) {
   double gain = 0;
-  int64_t sure = 0, length = 0;
+  int64_t decided = 0, length = 0;
   for (int64_t i = 0; i < chain.length; ++i) {
     double carried = gain < -lam ? -lam : gain;
     gain = (carried > lam ? lam : carried) + (chain.value[i] - t);
     bool out = gain <= -lam;
-    length = out ? sure : length;
+    length = out ? decided : length;
     kept.put(length, out ? -kInf<double> : chain.value[i], chain.place[i]);
     ++length;
-    sure = gain > lam ? length : sure;
+    decided = gain > lam ? length : decided;
   }
-  if (sure < length && gain <= 0) {
-    kept.put(sure, -kInf<double>, 0);
-    length = sure + 1;
+  if (decided < length && gain <= 0) {
+    kept.put(decided, -kInf<double>, 0);
+    length = decided + 1;
   }
   kept.length = length;
 }
@@ -84,14 +85,14 @@ FENCHEL_INLINE Extent measure(const Chain& chain) {
   return {entries, sum<double>(total), 2 * walls - ends};
 }
 
-// Right of the point `at` the derivative of the message gains slope · z − offset.
+// Right of the point `at` the derivative gains slope · z − offset.
 struct Knot {
   double at, slope, offset;
 };
 
-// The proximal operator of λ Σ |z_{i+1} − z_i| by dynamic programming. The derivative of the cost of
-// the first k entries as a function of z_k is piecewise linear; passing it on clamps it to [−λ, λ],
-// which cuts knots off its two ends and adds one to each. Two knots per entry: linear time.
+// The proximal operator of λ Σ |z_{i+1} − z_i| by dynamic programming. The cost of the first k entries, as a
+// function of z_k, has a piecewise linear derivative. The next entry sees it clamped to [−λ, λ]: that cuts knots
+// off its two ends and adds one to each. Two knots per entry make it linear time.
 struct Prox {
   std::unique_ptr<Knot[]> knots;
   std::unique_ptr<double[]> low, high;
@@ -129,12 +130,12 @@ struct Prox {
 
   // One group, if no partial sum of the deviations from the mean leaves [−λ, λ].
   static bool flat(double* x, int64_t n, double lam) {
-    double mean = 0, tension = 0;
+    double mean = 0, partial_sum = 0;
     for (int64_t k = 0; k < n; ++k) mean += x[k];
     mean /= static_cast<double>(n);
     for (int64_t k = 0; k < n - 1; ++k) {
-      tension += x[k] - mean;
-      if (!(tension <= lam && tension >= -lam)) return false;
+      partial_sum += x[k] - mean;
+      if (!(partial_sum <= lam && partial_sum >= -lam)) return false;
     }
     for (int64_t k = 0; k < n; ++k) x[k] = mean;
     return true;
@@ -180,18 +181,14 @@ FENCHEL_INLINE void project_simplex(double* z, int64_t n) {
 template <class T>
 FENCHEL_INLINE void fusedmax_rows(const T* scores, double lam, int64_t first, int64_t last, int64_t d,
                                   T* out) {
-  std::unique_ptr<int32_t[]> near(new int32_t[d]);
+  std::unique_ptr<int32_t[]> above(new int32_t[d]);
   Chain chain(d), kept(d);
   Prox prox(d);
-  for (int64_t row = first; row < last; ++row) {
-    const T* x = scores + row * d;
-    T* y = out + row * d;
-    T top = maximum(x, d);
-    if (settle(x, y, d, top)) continue;
+  each_finite_row(scores, first, last, d, out, [&](const T* x, T top, T* y) FENCHEL_LAMBDA {
     // |z − x| ≤ 2λ, so max z ≥ top − 2λ, τ ≥ max z − 1, and the support has x > τ − 2λ.
     double tau = -1 - 2 * lam;
     T cut = std::nextafter(static_cast<T>(top + (tau - 2 * lam)), -kInf<T>);
-    gather(x, d, top, cut, near.get(), chain);
+    gather(x, d, top, cut, above.get(), chain);
     for (double count = 0;;) {
       level_set(chain, lam, tau, kept);
       Extent level = measure(kept);
@@ -206,7 +203,7 @@ FENCHEL_INLINE void fusedmax_rows(const T* scores, double lam, int64_t first, in
     std::memset(y, 0, static_cast<size_t>(d) * sizeof(T));
     for (int64_t i = 0; i < chain.length; ++i)
       if (chain.value[i] > 0) y[chain.place[i]] = static_cast<T>(chain.value[i]);
-  }
+  });
 }
 
 // out = mean of v over the entry's group − mean of v over the support. A group is a run of equal

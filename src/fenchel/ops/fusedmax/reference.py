@@ -1,4 +1,4 @@
-"""fusedmax in plain PyTorch: total variation denoising, then projection onto the simplex."""
+"""fusedmax in plain PyTorch: total-variation prox by level sets, then the projection."""
 
 import torch
 from torch import Tensor

@@ -1,5 +1,7 @@
 """fusedmax on the GPU, a row in the registers of a program, or in tiles where it is long."""
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -10,48 +12,45 @@ from .._triton.segments import LONGEST, START, block, launch, padded, places, so
 from .._triton.tiles import at, solve_tiles
 
 
-@triton.jit
-def penalty(lam):
-    """Of scores less their largest: a floor, a lower bound of τ; and the cost of a fall or a rise.
+class Chain(NamedTuple):
+    """The problem of a chain, see `segments`: x_i = max(score, floor) + slope·i, of scores less
+    their largest; the costs of a fall and of a rise; and a lower bound of τ."""
 
-    |z − x| ≤ 2λ, so that max z ≥ −2λ, τ ≥ max z − 1, and the support has x > τ − 2λ.
-    """
-    lam = tl.full((), lam, tl.float64)
-    return -1.0 - 4 * lam, -1.0 - 2 * lam, lam
-
-
-@triton.jit
-def fusedmax_forward_kernel(
-    p_scores,
-    p_order,
-    p_y,
-    lam: tl.float64,
-    rows,
-    d,
-    height: tl.constexpr,
-    width: tl.constexpr,
-):
-    floor, bound, lam = penalty(lam)
-    solve(p_scores, p_order, p_y, floor, lam * 0, lam, lam, bound, rows, d, height, width)
+    floor: float
+    slope: float
+    down: float
+    up: float
+    bound: float
 
 
 @triton.jit
-def fusedmax_tiles_kernel(
-    p_scores,
-    p_order,
-    p_y,
-    p_x,
-    p_z,
-    p_mark,
-    p_side,
-    lam: tl.float64,
-    rows,
-    d,
-    width: tl.constexpr,
-):
-    floor, bound, lam = penalty(lam)
+def chain_forward_kernel(
+    p_scores, p_order, p_y,
+    floor: tl.float64, slope: tl.float64, down: tl.float64, up: tl.float64, bound: tl.float64,
+    rows, d, height: tl.constexpr, width: tl.constexpr,
+):  # fmt: skip
+    floor, slope = tl.full((), floor, tl.float64), tl.full((), slope, tl.float64)
+    down, up = tl.full((), down, tl.float64), tl.full((), up, tl.float64)
+    bound = tl.full((), bound, tl.float64)
+    solve(p_scores, p_order, p_y, floor, slope, down, up, bound, rows, d, height, width)
+
+
+@triton.jit
+def chain_tiles_kernel(
+    p_scores, p_order, p_y, p_x, p_z, p_mark, p_side,
+    floor: tl.float64, slope: tl.float64, down: tl.float64, up: tl.float64, bound: tl.float64,
+    rows, d, width: tl.constexpr,
+):  # fmt: skip
+    floor, slope = tl.full((), floor, tl.float64), tl.full((), slope, tl.float64)
+    down, up = tl.full((), down, tl.float64), tl.full((), up, tl.float64)
+    bound = tl.full((), bound, tl.float64)
     scratch = p_x, p_z, p_mark, p_side
-    solve_tiles(p_scores, p_order, p_y, scratch, floor, lam * 0, lam, lam, bound, rows, d, width)
+    solve_tiles(p_scores, p_order, p_y, scratch, floor, slope, down, up, bound, rows, d, width)
+
+
+def launch_chain(scores: Tensor, order: Tensor | None, chain: Chain, longest: int) -> Tensor:
+    """Solves the chains of all rows; arguments as for `launch`."""
+    return launch((chain_forward_kernel, chain_tiles_kernel), scores, order, chain, longest)
 
 
 @triton.jit
@@ -149,8 +148,10 @@ def fusedmax(scores: Tensor, lam: float, longest: int = LONGEST) -> Tensor:
     Returns:
         (..., d), bitwise equal within a group. O(d) work and O(log d) steps a round; few rounds.
     """
-    kernels = fusedmax_forward_kernel, fusedmax_tiles_kernel
-    return launch(kernels, padded(scores), None, lam, longest)[..., : scores.shape[-1]].contiguous()
+    # |z − x| ≤ 2λ, so that max z ≥ −2λ, τ ≥ max z − 1, and the support has x > τ − 2λ.
+    chain = Chain(floor=-1 - 4 * lam, slope=0.0, down=lam, up=lam, bound=-1 - 2 * lam)
+    y = launch_chain(padded(scores), None, chain, longest)
+    return y[..., : scores.shape[-1]].contiguous()
 
 
 def group_jvp(y: Tensor, v: Tensor, order: Tensor | None, longest: int = LONGEST) -> Tensor:

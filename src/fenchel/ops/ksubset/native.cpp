@@ -18,15 +18,15 @@ inline double capped(double below, double epsilon) {
   return epsilon == 1 ? u : epsilon == 0.5 ? u * u : std::pow(u, 1 / epsilon);
 }
 
-// The t with Σy = k, 0 < k < n, as a base and what t lies above it: a score's distance from the base is
-// exact, t's own last place is not.
+// The t with Σy = k, 0 < k < n, as a base and what t lies above it. The distance of a score from the base is
+// exact; the last place of t is not.
 struct Threshold {
   double base, above;
 };
 
-// With m = ⌈k⌉, the m-th largest score is the base, since m entries there are one; at most m − 1 others
-// reach one, which bounds t from above. What lies above that bound is one, what lies 1/ε below the base
-// is zero; Newton's method sweeps over the rest.
+// Newton's method. With m = ⌈k⌉, the m-th largest score is the base, since m entries are one at that threshold.
+// At most m − 1 others reach one, which bounds t from above. What lies above that bound is one, what lies 1/ε
+// below the base is zero, and the steps are taken on the open entries between.
 inline Threshold solve(double* x, int64_t n, double k, double epsilon) {
   double m = std::ceil(k);
   double* place = x + static_cast<int64_t>(m) - 1;
@@ -35,10 +35,10 @@ inline Threshold solve(double* x, int64_t n, double k, double epsilon) {
   double low = 0, high = epsilon == 0 ? -std::log(share) : (1 - std::pow(share, epsilon)) / epsilon;
   int64_t open = 0;
   for (int64_t i = 0; i < n; ++i) {
-    double rise = x[i] - base;
-    x[open] = rise;
-    k -= rise >= high ? 1 : 0;
-    open += rise < high && epsilon * rise > -1;
+    double height = x[i] - base;
+    x[open] = height;
+    k -= height >= high ? 1 : 0;
+    open += height < high && epsilon * height > -1;
   }
   double t = high / 2;
   for (int pass = 0; pass < 200; ++pass) {
@@ -60,8 +60,8 @@ inline Threshold solve(double* x, int64_t n, double k, double epsilon) {
 }
 
 template <class T>
-void ksubset_row(const T* x, T* y, int64_t d, double k, double epsilon, double* kept) {
-  int64_t n = 0, certain = 0;
+void ksubset_row(const T* x, T* y, int64_t d, double k, double epsilon, double* finite) {
+  int64_t n = 0, num_infinite = 0;
   bool is_valid = k >= 0 && k <= static_cast<double>(d);
   for (int64_t i = 0; i < d; ++i) {
     is_valid = is_valid && x[i] == x[i];
@@ -69,17 +69,17 @@ void ksubset_row(const T* x, T* y, int64_t d, double k, double epsilon, double* 
       for (int64_t j = 0; j < d; ++j) y[j] = std::numeric_limits<T>::quiet_NaN();
       return;
     }
-    certain += x[i] == kInf<T>;
-    if (x[i] > -kInf<T> && x[i] < kInf<T>) kept[n++] = x[i];
+    num_infinite += x[i] == kInf<T>;
+    if (x[i] > -kInf<T> && x[i] < kInf<T>) finite[n++] = x[i];
   }
-  double rest = k - static_cast<double>(certain);
-  bool solvable = rest > 0 && rest < static_cast<double>(n);
-  Threshold t = solvable ? solve(kept, n, rest, epsilon) : Threshold{0, 0};
-  T sure = static_cast<T>(certain && rest < 0 ? k / static_cast<double>(certain) : 1);
+  double remaining = k - static_cast<double>(num_infinite);
+  bool solvable = remaining > 0 && remaining < static_cast<double>(n);
+  Threshold t = solvable ? solve(finite, n, remaining, epsilon) : Threshold{0, 0};
+  T value_at_infinity = static_cast<T>(num_infinite && remaining < 0 ? k / static_cast<double>(num_infinite) : 1);
   for (int64_t i = 0; i < d; ++i) {
     if (x[i] == kInf<T>)
-      y[i] = sure;
-    else if (x[i] == -kInf<T> || rest <= 0)
+      y[i] = value_at_infinity;
+    else if (x[i] == -kInf<T> || remaining <= 0)
       y[i] = 0;
     else
       y[i] = solvable ? static_cast<T>(capped(t.above - (x[i] - t.base), epsilon)) : T(1);
@@ -90,9 +90,9 @@ template <class T>
 int ksubset(const T* scores, const double* ks, int64_t k_step, double alpha, int64_t rows,
             int64_t d, T* y, int threads) {
   return parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
-    std::unique_ptr<double[]> kept(new double[d]);
+    std::unique_ptr<double[]> finite(new double[d]);
     for (int64_t row = first; row < last; ++row)
-      ksubset_row(scores + row * d, y + row * d, d, ks[row * k_step], alpha - 1, kept.get());
+      ksubset_row(scores + row * d, y + row * d, d, ks[row * k_step], alpha - 1, finite.get());
   });
 }
 

@@ -30,17 +30,17 @@ def ksubset(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
     """
     k = torch.as_tensor(k, dtype=scores.dtype, device=scores.device)
     k = k.broadcast_to((*scores.shape[:-1], 1))
-    certain = scores == torch.inf
-    rest = k - certain.sum(-1, keepdim=True)
-    free = (scores > -torch.inf) & ~certain
-    room = free.sum(-1, keepdim=True)
-    solvable = (rest > 0) & (rest < room)
+    infinite = scores == torch.inf
+    remaining = k - infinite.sum(-1, keepdim=True)
+    free = (scores > -torch.inf) & ~infinite
+    num_free = free.sum(-1, keepdim=True)
+    solvable = (remaining > 0) & (remaining < num_free)
     x = torch.where(free & solvable, scores, 0.0)
-    target = torch.where(solvable, rest, 0.5)
+    target = torch.where(solvable, remaining, 0.5)
     mask = torch.where(solvable, free, torch.ones_like(free))
     solve = _by_smallest if alpha > 2 else _by_threshold
-    y = torch.where(solvable, solve(x, target, mask, alpha), (free & (rest > 0)).to(x.dtype))
-    y = torch.where(certain, (k / certain.sum(-1, keepdim=True).clamp(min=1)).clamp(max=1.0), y)
+    y = torch.where(solvable, solve(x, target, mask, alpha), (free & (remaining > 0)).to(x.dtype))
+    y = torch.where(infinite, (k / infinite.sum(-1, keepdim=True).clamp(min=1)).clamp(max=1.0), y)
     is_valid = (k >= 0) & (k <= scores.shape[-1]) & ~scores.isnan().any(-1, keepdim=True)
     return torch.where(is_valid, y, torch.nan)
 

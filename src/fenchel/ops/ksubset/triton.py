@@ -75,7 +75,7 @@ def ksubset_forward_kernel(
     b_top = tl.full([M], -float("inf"), tl.float64)
     b_bottom = tl.full([M], float("inf"), tl.float64)
     b_free = tl.zeros([M], tl.float64)
-    b_certain = tl.zeros([M], tl.float64)
+    b_infinite = tl.zeros([M], tl.float64)
     b_nan = tl.zeros([M], tl.int32)
     for start in range(0, d, M):
         o = start + tl.arange(0, M)
@@ -85,21 +85,21 @@ def ksubset_forward_kernel(
         b_top = tl.maximum(b_top, tl.where(m_free, b_x, -float("inf")))
         b_bottom = tl.minimum(b_bottom, tl.where(m_free, b_x, float("inf")))
         b_free += m_free.to(tl.float64)
-        b_certain += (b_x == float("inf")).to(tl.float64)
+        b_infinite += (b_x == float("inf")).to(tl.float64)
         b_nan = tl.maximum(b_nan, (b_x != b_x).to(tl.int32))
     b_nan = tl.where((wanted >= 0) & (wanted <= d), b_nan, 1)
-    certain, room = tl.sum(b_certain, 0), tl.sum(b_free, 0)
-    rest = wanted - certain
-    solvable = (rest > 0) & (rest < room) & (tl.max(b_nan, 0) == 0)
+    num_infinite, num_free = tl.sum(b_infinite, 0), tl.sum(b_free, 0)
+    remaining = wanted - num_infinite
+    solvable = (remaining > 0) & (remaining < num_free) & (tl.max(b_nan, 0) == 0)
     base = tl.full([], 0.0, tl.float64)
     t = tl.full([], 0.0, tl.float64)
     if solvable:
         # At the lowest score all would be one; at `reach` above the highest all are at most k/n.
-        share = tl.log(rest / room)
+        share = tl.log(remaining / num_free)
         over = tl.where(epsilon == 0, 1.0, epsilon)
         reach = tl.where(epsilon == 0, -share, (1 - tl.exp(epsilon * share)) / over)
         low, high = tl.min(b_bottom, 0), tl.max(b_top, 0) + reach
-        t = _root(p_row, d, base, high, low, high, rest, epsilon, tolerance, LINEAR, M)
+        t = _root(p_row, d, base, high, low, high, remaining, epsilon, tolerance, LINEAR, M)
         # Distances from the score nearest to t are exact, where t itself is rounded.
         b_gap = tl.full([M], float("inf"), tl.float64)
         b_near = tl.zeros([M], tl.float64)
@@ -113,16 +113,18 @@ def ksubset_forward_kernel(
         gap = tl.min(b_gap, 0)
         base = tl.max(tl.where(b_gap == gap, b_near, -float("inf")), 0)
         low, high = low - base - 1, (tl.max(b_top, 0) - base) + (reach + 1)
-        t = _root(p_row, d, base, t - base, low, high, rest, epsilon, tolerance, LINEAR, M)
+        t = _root(p_row, d, base, t - base, low, high, remaining, epsilon, tolerance, LINEAR, M)
     for start in range(0, d, M):
         o = start + tl.arange(0, M)
         # (M,)
         b_x = tl.load(p_row + o, mask=o < d, other=-float("inf")).to(tl.float64)
         m_free = tl.abs(b_x) < float("inf")
-        b_full = tl.where(rest > 0, 1.0, 0.0).to(tl.float64)
+        b_full = tl.where(remaining > 0, 1.0, 0.0).to(tl.float64)
         b_y = tl.where(solvable, _capped(t - (b_x - base), epsilon, LINEAR), b_full)
         b_y = tl.where(m_free, b_y, 0.0)
-        b_y = tl.where(b_x == float("inf"), tl.minimum(wanted / tl.maximum(certain, 1.0), 1.0), b_y)
+        b_y = tl.where(
+            b_x == float("inf"), tl.minimum(wanted / tl.maximum(num_infinite, 1.0), 1.0), b_y
+        )
         b_y = tl.where(tl.max(b_nan, 0) > 0, float("nan"), b_y)
         tl.store(p_y + row * d + o, rounded(b_y, p_y.dtype.element_ty), mask=o < d)
 

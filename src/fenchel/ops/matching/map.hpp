@@ -1,5 +1,5 @@
-// The best matching of rows with columns, each at most once and as many as there can be: prices and
-// shortest augmenting paths (Jonker and Volgenant 1987).
+// Jonker-Volgenant: the best matching of rows with columns, by prices and shortest augmenting paths (Jonker and
+// Volgenant 1987). It matches as many as there can be, each at most once.
 #pragma once
 
 #include <algorithm>
@@ -11,26 +11,26 @@ namespace fenchel {
 template <class Num>
 class MatchingMap : public Grid {
  public:
-  MatchingMap(int rows, int columns) : Grid(rows, columns) {
-    const int few = std::min(rows, columns), many = std::max(rows, columns);
-    const int64_t width = padded<Num>(many);
-    scores_.resize(few * width);
+  MatchingMap(int64_t rows, int64_t columns, int64_t) : Grid(rows, columns) {
+    const int64_t min_side = std::min(rows, columns), max_side = std::max(rows, columns);
+    const int64_t width = padded<Num>(max_side);
+    scores_.resize(min_side * width);
     for (WorkspaceOf<Num>* w : {&price_, &open_, &key_, &profit_, &reached_}) w->resize(width);
-    before_.resize(width);
-    column_of_.resize(few);
-    free_.resize(few);
-    row_of_.resize(many);
-    closed_.resize(many);
+    previous_row_.resize(width);
+    column_of_.resize(min_side);
+    free_.resize(min_side);
+    row_of_.resize(max_side);
+    closed_.resize(max_side);
     resize(nullptr);
   }
 
   void resize(const int64_t* lengths) {
     rows_ = lengths ? static_cast<int>(lengths[0]) : full_rows_;
     columns_ = lengths ? static_cast<int>(lengths[1]) : full_columns_;
-    few_ = std::min(rows_, columns_);
-    many_ = std::max(rows_, columns_);
-    width_ = static_cast<int>(padded<Num>(many_));
-    forget();
+    min_side_ = std::min(rows_, columns_);
+    max_side_ = std::max(rows_, columns_);
+    width_ = static_cast<int>(padded<Num>(max_side_));
+    reset_prices();
   }
   int positions() const { return rows_; }
   int part(int i, int32_t column) const { return column < 0 ? -1 : i * columns_ + column; }
@@ -38,15 +38,15 @@ class MatchingMap : public Grid {
   // With as many rows as columns any prices are a start, and those of the last call a good one; else a
   // column that stays free must have the price zero.
   double argmax(const Num* scores, const Num*, int32_t* code) {
-    if (few_ < many_) forget();
-    take(scores);
+    if (min_side_ < max_side_) reset_prices();
+    read_scores(scores);
     for (int i = 0; i < rows_; ++i) code[i] = -1;
     if (!match()) {
-      forget();
+      reset_prices();
       return kNone;
     }
     Num value = 0;
-    for (int r = 0; r < few_; ++r) {
+    for (int r = 0; r < min_side_; ++r) {
       const int c = column_of_[r];
       (rows_ <= columns_ ? code[r] : code[c]) = rows_ <= columns_ ? c : r;
       value += scores_[static_cast<int64_t>(r) * width_ + c];
@@ -55,29 +55,29 @@ class MatchingMap : public Grid {
   }
 
  private:
-  int few_, many_, width_;
+  int min_side_, max_side_, width_;
   WorkspaceOf<Num> scores_;  // of the fewer, padded with −inf
   WorkspaceOf<Num> price_, open_, key_, profit_, reached_;
-  std::vector<int64_t> before_;
+  std::vector<int64_t> previous_row_;
   std::vector<int> column_of_, row_of_, free_, closed_;
 
-  void forget() {
+  void reset_prices() {
     for (int j = 0; j < width_; ++j) price_[j] = 0;
   }
 
-  void take(const Num* scores) {
-    for (int r = 0; r < few_; ++r) {
+  void read_scores(const Num* scores) {
+    for (int r = 0; r < min_side_; ++r) {
       Num* row = scores_.data() + static_cast<int64_t>(r) * width_;
       if (rows_ <= columns_)
-        std::copy_n(scores + static_cast<int64_t>(r) * many_, many_, row);
+        std::copy_n(scores + static_cast<int64_t>(r) * max_side_, max_side_, row);
       else
-        for (int c = 0; c < many_; ++c) row[c] = scores[static_cast<int64_t>(c) * few_ + r];
-      for (int c = many_; c < width_; ++c) row[c] = kNone;
+        for (int c = 0; c < max_side_; ++c) row[c] = scores[static_cast<int64_t>(c) * min_side_ + r];
+      for (int c = max_side_; c < width_; ++c) row[c] = kNone;
     }
   }
 
-  // What each column brings to the row, less its price; the most of them.
-  Num offers(int row) {
+  // The profit of each column to the row, its score less its price; returns the largest.
+  Num compute_profits(int row) {
     const Num* s = scores_.data() + static_cast<int64_t>(row) * width_;
     Vec<Num> top = splat<Num>(kNone);
     for (int j = 0; j < width_; j += kLanes<Num>) {
@@ -85,34 +85,35 @@ class MatchingMap : public Grid {
       store<Num>(profit_.data() + j, v);
       top = max<Num>(top, v);
     }
-    return fold(top, [](auto a, auto b) { return a > b ? a : b; });
+    return reduce_max(top);
   }
 
   bool match() {
-    for (int j = 0; j < many_; ++j) row_of_[j] = -1;
-    int waiting = 0;
-    for (int i = 0; i < few_; ++i) {
-      const Num best = offers(i);
+    for (int j = 0; j < max_side_; ++j) row_of_[j] = -1;
+    int num_free = 0;
+    for (int i = 0; i < min_side_; ++i) {
+      const Num best = compute_profits(i);
       if (best == kNone) return false;
       const int j = first_equal(profit_.data(), width_, best);
       if (row_of_[j] < 0)
         row_of_[j] = i, column_of_[i] = j;
       else
-        free_[waiting++] = i;
+        free_[num_free++] = i;
     }
-    waiting = outbid(waiting);
-    for (int k = 0; k < waiting; ++k)
+    num_free = reduce_rows(num_free);
+    for (int k = 0; k < num_free; ++k)
       if (!augment(free_[k])) return false;
     return true;
   }
 
-  // A free row takes its best column, whose price rises by what it is better than the second, from the
-  // row that had it. The number of bids is limited, since paths settle the rest; returns how many wait.
-  int outbid(int waiting) {
-    int left = 0, bids = 2 * waiting + few_;
-    for (int k = 0; k < waiting; ++k) {
+  // Augmenting row reduction. A free row takes its best column from the row that had it, and the column's price
+  // grows by what it is better than the second. The number of bids is limited, since augmenting paths match the
+  // other rows. Returns how many rows are still free.
+  int reduce_rows(int num_free) {
+    int left = 0, bids = 2 * num_free + min_side_;
+    for (int k = 0; k < num_free; ++k) {
       for (int i = free_[k];;) {
-        const Num best = offers(i);
+        const Num best = compute_profits(i);
         const int j = first_equal(profit_.data(), width_, best);
         profit_[j] = kNone;
         const Num second = largest(profit_.data(), width_), price = price_[j] + (best - second);
@@ -132,29 +133,29 @@ class MatchingMap : public Grid {
     return left;
   }
 
-  // Matches one more row along the path that costs least; keys are the negative lengths of paths.
+  // Matches one more row along the shortest augmenting path; keys are the negative lengths of paths.
   bool augment(int start) {
     for (int j = 0; j < width_; j += kLanes<Num>) {
       store<Num>(open_.data() + j, load<Num>(price_.data() + j));
       store<Num>(key_.data() + j, splat<Num>(kNone));
     }
     int closed = 0, i = start, j;
-    Num offset = 0, most;
+    Num offset = 0, best;
     for (;;) {
-      most = relax(i, offset);
-      if (most == kNone) return false;
-      j = first_equal(key_.data(), width_, most);
+      best = relax(i, offset);
+      if (best == kNone) return false;
+      j = first_equal(key_.data(), width_, best);
       if (row_of_[j] < 0) break;
       closed_[closed++] = j;
-      reached_[j] = most;
+      reached_[j] = best;
       key_[j] = kNone;
       open_[j] = kInf<double>;
       i = row_of_[j];
-      offset = most - (scores_[static_cast<int64_t>(i) * width_ + j] - price_[j]);
+      offset = best - (scores_[static_cast<int64_t>(i) * width_ + j] - price_[j]);
     }
-    for (int k = 0; k < closed; ++k) price_[closed_[k]] += reached_[closed_[k]] - most;
+    for (int k = 0; k < closed; ++k) price_[closed_[k]] += reached_[closed_[k]] - best;
     do {
-      i = static_cast<int>(before_[j]);
+      i = static_cast<int>(previous_row_[j]);
       row_of_[j] = i;
       std::swap(j, column_of_[i]);
     } while (i != start);
@@ -168,15 +169,15 @@ class MatchingMap : public Grid {
     for (int j = 0; j < width_; j += kLanes<Num>) {
       Vec<Num> offer = load<Num>(s + j) - load<Num>(open_.data() + j) + offset;
       Vec<Num> key = load<Num>(key_.data() + j);
-      VecInt<Num> before;
-      std::memcpy(&before, before_.data() + j, sizeof before);
-      before = offer > key ? from : before;
-      std::memcpy(before_.data() + j, &before, sizeof before);
+      VecInt<Num> previous;
+      std::memcpy(&previous, previous_row_.data() + j, sizeof previous);
+      previous = offer > key ? from : previous;
+      std::memcpy(previous_row_.data() + j, &previous, sizeof previous);
       key = max<Num>(key, offer);
       store<Num>(key_.data() + j, key);
       top = max<Num>(top, key);
     }
-    return fold(top, [](auto a, auto b) { return a > b ? a : b; });
+    return reduce_max(top);
   }
 };
 

@@ -1,4 +1,4 @@
-// The best matchings of a batch.
+// The operator of matchings: the algorithm of Jonker and Volgenant.
 #include "map.hpp"
 
-FENCHEL_MAP(matching, 4 * n * m, fenchel::MatchingMap<Num>(static_cast<int>(n), static_cast<int>(m)))
+FENCHEL_MAP(matching, 4 * n * m, MatchingMap)

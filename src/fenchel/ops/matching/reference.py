@@ -1,4 +1,4 @@
-"""Matchings in plain Python: shortest augmenting paths, row by row."""
+"""Jonker-Volgenant in plain Python: shortest augmenting paths, row by row."""
 
 from __future__ import annotations
 

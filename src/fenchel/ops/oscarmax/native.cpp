@@ -1,12 +1,11 @@
-// oscarmax: y = [z − τ]₊ with z the non-increasing regression of c_i = x_i − λ (n − i) over the n entries
-// in decreasing order, and τ such that y sums to one. A common shift of c only shifts τ, so that
-// c_i = x_i + λ i does as well.
+// oscarmax: pool adjacent violators on the sorted candidates, then the projection onto the simplex. y = [z − τ]₊
+// with z the non-increasing regression of c_i = x_i − λ (n − i) over the n entries in decreasing order, and τ
+// such that y sums to one. A common shift of c only shifts τ, so c_i = x_i + λ i does as well.
 //
-// Two facts keep the sort small. With S_k the sum of the k largest, τ = max over k of
-// ψ(k) = (S_k − 1) / k + λ k / 2, attained at the size K of the support; from ψ(K) ≥ ψ(K − 1) follows
-// x_K ≥ ψ(K) − λ (K − ½). And m neighbours in the order whose range is at most λ m / 2 have one
-// value: the means of their first k and of the others differ by at most the range, and c rises by
-// λ m / 2 between those two.
+// Two facts keep the sort small. With S_k the sum of the k largest, τ is the maximum over k of
+// ψ(k) = (S_k − 1) / k + λ k / 2, at the size K of the support; ψ(K) ≥ ψ(K − 1) gives x_K ≥ ψ(K) − λ (K − ½).
+// And m neighbours in the order whose range is at most λ m / 2 have one value: the means of their first k and
+// of the others differ by at most the range, and c grows by λ m / 2 between those two.
 #include <algorithm>
 
 #include "prox.hpp"
@@ -34,11 +33,11 @@ FENCHEL_INLINE Head head(const T* x, int64_t d, double top, double cut) {
   };
   int64_t i = 0;
   for (; i + kLanes<double> <= d; i += kLanes<double>) look(x + i);
-  T rest[kLanes<double>];
-  for (int64_t k = 0; k < kLanes<double>; ++k) rest[k] = i + k < d ? x[i + k] : -kInf<T>;
-  look(rest);
+  T tail[kLanes<double>];
+  for (int64_t k = 0; k < kLanes<double>; ++k) tail[k] = i + k < d ? x[i + k] : -kInf<T>;
+  look(tail);
   auto smaller = [](auto a, auto b) { return a < b ? a : b; };
-  return {sum<double>(count), sum<double>(total), fold(least, smaller)};
+  return {sum<double>(count), sum<double>(total), reduce(least, smaller)};
 }
 
 struct Entry {
@@ -56,30 +55,30 @@ struct Block {
 struct Regression {
   std::unique_ptr<Entry[]> entry;
   std::unique_ptr<Block[]> block;
-  std::unique_ptr<int32_t[]> near, bucket, end;
+  std::unique_ptr<int32_t[]> above, bucket, end;
   int64_t blocks = 0;
 
   explicit Regression(int64_t d)
       : entry(new Entry[d]),
         block(new Block[d]),
-        near(new int32_t[d]),
+        above(new int32_t[d]),
         bucket(new int32_t[d]),
         end(new int32_t[d + 1]) {}
 
-  // Into at most m buckets by value, from the top. A bucket 2λ wide with four entries is one block.
+  // Sorts into at most m buckets by value, largest first. A bucket 2λ wide with four entries is one block.
   template <class T>
   void distribute(const T* x, double top, int64_t m, double lowest, double lam) {
-    double most = static_cast<double>(m - 1), narrow = most / lowest, wide = -1 / (2 * lam);
+    double last_bucket = static_cast<double>(m - 1), narrow = last_bucket / lowest, wide = -1 / (2 * lam);
     double scale = lowest < 0 ? (narrow > wide ? narrow : wide) : 0;
     std::memset(end.get(), 0, static_cast<size_t>(m + 1) * sizeof(int32_t));
     for (int64_t j = 0; j < m; ++j) {
-      double depth = (static_cast<double>(x[near[j]]) - top) * scale;
-      bucket[j] = static_cast<int32_t>(depth < most ? depth : most);
+      double depth = (static_cast<double>(x[above[j]]) - top) * scale;
+      bucket[j] = static_cast<int32_t>(depth < last_bucket ? depth : last_bucket);
       ++end[bucket[j] + 1];
     }
     for (int64_t b = 0; b < m; ++b) end[b + 1] += end[b];
     for (int64_t j = 0; j < m; ++j)
-      entry[end[bucket[j]]++] = {static_cast<double>(x[near[j]]) - top, near[j]};
+      entry[end[bucket[j]]++] = {static_cast<double>(x[above[j]]) - top, above[j]};
   }
 
   // Appends a block, and pools it with those before it whose mean is lower.
@@ -145,17 +144,13 @@ template <class T>
 FENCHEL_INLINE void oscarmax_rows(const T* scores, double lam, int64_t first, int64_t last, int64_t d,
                                   T* out) {
   Regression regression(d);
-  for (int64_t row = first; row < last; ++row) {
-    const T* x = scores + row * d;
-    T* y = out + row * d;
-    T top = maximum(x, d);
-    if (settle(x, y, d, top)) continue;
+  each_finite_row(scores, first, last, d, out, [&](const T* x, T top, T* y) FENCHEL_LAMBDA {
     double highest = static_cast<double>(top);
     Head kept = head(x, d, highest, std::numeric_limits<double>::lowest());
     if (-kept.least <= lam * kept.count / 2) {
       T share = static_cast<T>(1 / kept.count);
       for (int64_t i = 0; i < d; ++i) y[i] = x[i] > -kInf<T> ? share : T(0);
-      continue;
+      return;
     }
     double best = -1 + lam / 2, cut;
     for (double before = 2 * kept.count;;) {
@@ -168,11 +163,11 @@ FENCHEL_INLINE void oscarmax_rows(const T* scores, double lam, int64_t first, in
     }
     std::memset(y, 0, static_cast<size_t>(d) * sizeof(T));
     T rounded = static_cast<T>(highest + cut);
-    int64_t m = places_above(x, d, std::nextafter(rounded, -kInf<T>), regression.near.get());
+    int64_t m = places_above(x, d, std::nextafter(rounded, -kInf<T>), regression.above.get());
     regression.distribute(x, highest, m, kept.least, lam);
     regression.pool(m, lam);
     regression.write(y);
-  }
+  });
 }
 
 // Sum and count of v over the entries of one value.

@@ -1,4 +1,4 @@
-"""oscarmax in plain PyTorch: sort, isotonic regression, then projection onto the simplex."""
+"""oscarmax in plain PyTorch: sort, isotonic regression by level sets, then the projection."""
 
 import torch
 from torch import Tensor

@@ -4,6 +4,7 @@ All pairs of entries of a short row are compared at once: that sorts it, or find
 kernel itself.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -15,88 +16,52 @@ from .._triton.root import rounded
 from .._triton.segments import (
     INF,
     LONGEST,
-    launch,
     padded,
     project,
     regress,
     relative,
-    solve,
 )
-from .._triton.tiles import solve_tiles
-from ..fusedmax.triton import group_jvp
+from ..fusedmax.triton import Chain, group_jvp, launch_chain
 
 SHORT = 64  # entries of a row all pairs of which are compared
 
 
-@triton.jit
-def penalty(lam, d):
-    """Of scores less their largest: a floor, a lower bound of τ, λ, and the cost of a fall, none.
+def chain_of(lam: float, d: int) -> Chain:
+    """The regression of x_i = score + λ i, in decreasing order from i = 0.
 
-    With c_i = x_i + λ i in decreasing order from i = 0, z_0 ≥ c_0 = 0 and τ ≥ z_0 − 1; and
-    z_i ≤ max over j ≥ i of c_j ≤ x_i + λ d.
+    z_0 ≥ x_0 = 0 and τ ≥ z_0 − 1; and z_i ≤ max over j ≥ i of x_j ≤ score_i + λ d.
     """
-    lam = tl.full((), lam, tl.float64)
-    return -1.0 - lam * d, lam * 0 - 1.0, lam, lam * 0
+    return Chain(floor=-1 - lam * d, slope=lam, down=0.0, up=math.inf, bound=-1.0)
 
 
 @triton.jit
-def oscarmax_forward_kernel(
-    p_scores,
-    p_order,
-    p_y,
-    lam: tl.float64,
-    rows,
-    d,
-    height: tl.constexpr,
-    width: tl.constexpr,
-):
-    floor, bound, lam, none = penalty(lam, d)
-    solve(p_scores, p_order, p_y, floor, lam, none, none + INF, bound, rows, d, height, width)
-
-
-@triton.jit
-def oscarmax_tiles_kernel(
-    p_scores,
-    p_order,
-    p_y,
-    p_x,
-    p_z,
-    p_mark,
-    p_side,
-    lam: tl.float64,
-    rows,
-    d,
-    width: tl.constexpr,
-):
-    floor, bound, lam, none = penalty(lam, d)
-    rise = none + INF
-    scratch = p_x, p_z, p_mark, p_side
-    solve_tiles(p_scores, p_order, p_y, scratch, floor, lam, none, rise, bound, rows, d, width)
-
-
-@triton.jit
-def short_forward_kernel(p_scores, p_y, lam: tl.float64, d, width: tl.constexpr):
+def short_forward_kernel(
+    p_scores, p_y,
+    floor: tl.float64, slope: tl.float64, down: tl.float64, up: tl.float64, bound: tl.float64,
+    d, width: tl.constexpr,
+):  # fmt: skip
     """y of one row; p_scores, p_y: (rows, d)."""
-    floor, bound, lam, none = penalty(lam, d)
+    floor, slope = tl.full((), floor, tl.float64), tl.full((), slope, tl.float64)
+    down, up = tl.full((), down, tl.float64), tl.full((), up, tl.float64)
     row = tl.program_id(0).to(tl.int64) * d
     i = tl.arange(0, width)[:, None]
     j = tl.arange(0, width)[None, :]
     # (width, 1) and (1, width)
     x_i = tl.load(p_scores + row + i, i < d, -INF).to(tl.float64)
     x_j = tl.load(p_scores + row + j, j < d, -INF).to(tl.float64)
-    broken = tl.max((x_j != x_j).to(tl.int32), 1, keep_dims=True)
+    has_nan = tl.max((x_j != x_j).to(tl.int32), 1, keep_dims=True)
     top = tl.max(tl.where(x_j == x_j, x_j, -INF), 1, keep_dims=True)
     before = (x_j > x_i) | ((x_j == x_i) & (j < i))
     rank = tl.sum(before.to(tl.int32), 1, keep_dims=True)
-    x, weight = relative(x_i, top, broken)
+    x, weight = relative(x_i, top, has_nan)
     kept = tl.sum(weight, 0, keep_dims=True)
     # What is deleted ranks last: entry k of the ordered row is kept if it is one of the first.
     x = tl.sum(tl.where(rank == j, x, 0.0), 0, keep_dims=True)
     weight = (j < kept).to(tl.int32)
-    x = tl.where(weight > 0, tl.maximum(x, floor) + lam * j, 0.0)
-    z, tau = regress(x, weight, none, none + INF, bound + tl.zeros_like(top))
+    x = tl.where(weight > 0, tl.maximum(x, floor) + slope * j, 0.0)
+    z, tau = regress(x, weight, down, up, bound + tl.zeros_like(top))
     y = tl.sum(tl.where(rank == j, project(z, weight, tau), 0.0), 1, keep_dims=True)
-    y = tl.where(broken > 0, float("nan"), y)
+    y = tl.where(has_nan > 0, float("nan"), y)
     tl.store(p_y + row + i, rounded(y, p_y.dtype.element_ty), i < d)
 
 
@@ -143,11 +108,12 @@ def oscarmax(scores: Tensor, lam: float, longest: int = LONGEST) -> Tensor:
     Returns:
         (..., d), bitwise equal within a group. Sorting; O(d) work and O(log d) steps a round.
     """
-    if scores.shape[-1] <= min(SHORT, longest):
-        return launch_short(short_forward_kernel, scores, numbers=(lam,))
+    d = scores.shape[-1]
+    if d <= min(SHORT, longest):
+        return launch_short(short_forward_kernel, scores, numbers=chain_of(lam, d))
     ordered, order = padded(scores).sort(-1, descending=True)
-    kernels = oscarmax_forward_kernel, oscarmax_tiles_kernel
-    return launch(kernels, ordered, order, lam, longest)[..., : scores.shape[-1]].contiguous()
+    y = launch_chain(ordered, order, chain_of(lam, ordered.shape[-1]), longest)
+    return y[..., :d].contiguous()
 
 
 def oscarmax_jvp(y: Tensor, v: Tensor, longest: int = LONGEST) -> Tensor:

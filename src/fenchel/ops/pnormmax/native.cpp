@@ -1,22 +1,22 @@
-// Mappings regularized by a norm: y ∝ u^(q−1), u = [s − Δ]₊, Δ the distance below the largest score
-// and q the dual exponent, 1/p + 1/q = 1. Only entries with Δ < 1 can be in the support.
+// Mappings regularized by a norm, by safeguarded Newton steps: y ∝ u^(q−1), u = [s − Δ]₊, Δ the distance below
+// the largest score and q the dual exponent, 1/p + 1/q = 1. Only entries with Δ < 1 can be in the support.
 #include "threshold.hpp"
 
 namespace fenchel {
 namespace {
 
-// A root of f in [low, high], f decreasing. evaluate(x, step) returns f(x) and proposes a step. Where that
-// leaves the bracket, or is not half the last but one and may go to and fro, the bracket is halved. A
-// short step is the last if f is settled.
+// A root of f in [low, high], f decreasing. evaluate(x, step) returns f(x) and proposes a step. The bracket is
+// halved where that step leaves it. It is also halved where the step is more than half of the last but one:
+// then steps may oscillate. A short step is the last if what f has left is rounding.
 template <class T, class F>
 FENCHEL_INLINE double bracketed_root(double x, double low, double high, double tolerance, F evaluate) {
   double last = high - low, before = 2 * last;
   Residual<T> residual;
-  for (int i = 0; i < kMostSteps; ++i) {
+  for (int i = 0; i < kMaxSteps; ++i) {
     double step, f = evaluate(x, step);
     (f > 0 ? low : high) = x;
     double next = x + step;
-    if (step < tolerance && step > -tolerance && residual.is_settled(f)) return next;
+    if (step < tolerance && step > -tolerance && residual.is_rounding(f)) return next;
     if (!(next > low && next < high) || 2 * std::fabs(step) > before) next = low + (high - low) / 2;
     if (next == low || next == high) return next;
     before = last;
@@ -28,44 +28,44 @@ FENCHEL_INLINE double bracketed_root(double x, double low, double high, double t
 
 // Σ u^(q−1) = ‖u‖_q^(q−2), in the unknown x = −log s, which lies in [0, (2/q) log n].
 template <bool from_one, class T>
-FENCHEL_INLINE void squared_root_from(Candidates<T>& near, double q) {
+FENCHEL_INLINE void squared_root_from(Candidates<T>& candidates, double q) {
   const T a = static_cast<T>(q - 1);
-  double high = 2 / q * std::log(static_cast<double>(near.count));
+  double high = 2 / q * std::log(static_cast<double>(candidates.count));
   double tolerance = sizeof(T) == 4 ? 3e-5 : 1e-8;
   double root = bracketed_root<T>(0, 0, high, tolerance, [&](double x, double& step) {
     double s = std::exp(-x);
-    PowerSums u = power_sums<from_one>(near, 1, point_of<from_one, T>(s, 0), a);
+    PowerSums u = power_sums<from_one>(candidates, 1, point_of<from_one, T>(s, 0), a);
     double f = std::log(u.at) - (q - 2) / q * std::log(u.above);
     step = f / (s * ((q - 1) * u.below / u.at - (q - 2) * u.at / u.above));
     return f;
   });
-  share_out(near, weigh_powers<from_one>(near, 1, point_of<from_one, T>(std::exp(-root), 0), a));
+  normalize(candidates, weigh_powers<from_one>(candidates, 1, point_of<from_one, T>(std::exp(-root), 0), a));
 }
 
 template <class T>
-FENCHEL_INLINE void squared_root(Candidates<T>& near, double q) {
-  return q - 1 > kSmallPower ? squared_root_from<true>(near, q) : squared_root_from<false>(near, q);
+FENCHEL_INLINE void squared_root(Candidates<T>& candidates, double q) {
+  return q - 1 > kSmallPower ? squared_root_from<true>(candidates, q) : squared_root_from<false>(candidates, q);
 }
 
 template <class T>
 int solve(const T* scores, const double* ps, int64_t p_step, bool squared, int64_t rows, int64_t d,
           T* out, int threads) {
   return parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
-    Candidates<T> near(d);
+    Candidates<T> candidates(d);
     for (int64_t row = first; row < last; ++row) {
       const T* x = scores + row * d;
       T* y = out + row * d;
       double p = ps[row * p_step], q = p / (p - 1);
       T top = p > 1 && p < kInf<double> ? maximum(x, d) : std::numeric_limits<T>::quiet_NaN();
-      if (settle(x, y, d, top)) continue;
-      near.take(x, d, top, T(1));
+      if (handle_nonfinite(x, y, d, top)) continue;
+      candidates.take(x, d, top, T(1));
       if (!squared)
-        precise_power_root(near, 1, q, q - 1);
+        precise_power_root(candidates, 1, q, q - 1);
       else if (p == 2)
-        linear_root(near);
+        linear_root(candidates);
       else
-        squared_root(near, q);
-      near.scatter(near.distance.get(), y);
+        squared_root(candidates, q);
+      candidates.scatter(candidates.distance.get(), y);
     }
   });
 }

@@ -12,11 +12,11 @@ import math
 import torch
 from torch import Tensor
 
-from .._roots import bracketed_root, settle
+from .._roots import bracketed_root, handle_nonfinite
 
 
-def _norm_root(scores: Tensor, p: Tensor, most: float, squared: bool) -> Tensor:
-    """The solution, in the unknown x = −log u_max, which lies in [0, most·log(d)/q]; NaN where p
+def _norm_root(scores: Tensor, p: Tensor, factor: float, squared: bool) -> Tensor:
+    """The solution, in the unknown x = −log u_max, which lies in [0, factor·log(d)/q]; NaN where p
     has no meaning."""
     is_valid = (p > 1) & (p < torch.inf)
     q = torch.where(is_valid, p / (p - 1), 2.0)
@@ -35,11 +35,11 @@ def _norm_root(scores: Tensor, p: Tensor, most: float, squared: bool) -> Tensor:
             return log_sum(log_v, q) / q - x
 
         low = torch.zeros_like(top[..., :1])
-        high = low + most * math.log(top.shape[-1]) / q
+        high = low + factor * math.log(top.shape[-1]) / q
         log_y = log_powers(bracketed_root(excess, low, high)) * (q - 1)
         return torch.where(is_valid, torch.softmax(log_y, -1), torch.nan)
 
-    return settle(scores, solve)
+    return handle_nonfinite(scores, solve)
 
 
 def normmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
@@ -50,13 +50,13 @@ def normmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
         alpha: greater than 1; a tensor holds one per row, (..., 1).
     """
     p = torch.as_tensor(alpha, dtype=scores.dtype, device=scores.device)
-    return _norm_root(scores, p, most=1.0, squared=False)
+    return _norm_root(scores, p, factor=1.0, squared=False)
 
 
 def pnormmax(scores: Tensor, p: float) -> Tensor:
     """argmax over the simplex of <scores, y> − ½‖y‖_p², 1 < p ≤ 2."""
     exponent = torch.as_tensor(p, dtype=scores.dtype, device=scores.device)
-    return _norm_root(scores, exponent, most=2.0, squared=True)
+    return _norm_root(scores, exponent, factor=2.0, squared=True)
 
 
 def _curvature(y: Tensor, p: float | Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-// The best projective dependency tree, by dynamic programming over spans (Eisner 1996).
+// Eisner's algorithm: the best projective dependency tree, by dynamic programming over spans (Eisner 1996).
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@ namespace fenchel {
 template <class Num>
 class ProjectiveTreeMap : public Grid {
  public:
-  ProjectiveTreeMap(int n, bool single_root) : Grid(n, n), single_root_(single_root) {
-    for (SpansOf<Num>* table : {&right_, &left_, &right_arc_, &left_arc_}) table->resize(n + !single_root);
+  ProjectiveTreeMap(int64_t n, int64_t, int64_t single_root) : Grid(n, n), single_root_(single_root != 0) {
+    for (SpansOf<Num>* table : {&right_, &left_, &right_arc_, &left_arc_}) table->resize(n + !single_root_);
     stack_.resize(3 * (n + 1));
   }
 
@@ -24,21 +24,21 @@ class ProjectiveTreeMap : public Grid {
   // code[i] is the head of word i, i itself if that is the root.
   double argmax(const Num* scores, const Num*, int32_t* code) {
     const SentenceOf<Num> sentence(scores, rows_, single_root_);
-    fill(sentence);
+    fill_spans(sentence);
     const int n = sentence.nodes;
-    int top = 0;
+    int root = 0;
     Num value = right_[n - 1][0];
     if (single_root_) {
       value = kNone;
       for (int r = 0; r < n; ++r) {
         const Num total = left_[r][0] + right_[n - 1 - r][r] + sentence.score(r, r);
-        if (total > value) value = total, top = r;
+        if (total > value) value = total, root = r;
       }
     }
     for (int i = 0; i < rows_; ++i) code[i] = -1;
     if (value == kNone) return kNone;
-    code[top] = top;
-    trace(sentence, top, code);
+    code[root] = root;
+    backtrack(sentence, root, code);
     value = 0;
     for (int i = 0; i < rows_; ++i) value += scores[static_cast<int64_t>(code[i]) * rows_ + i];
     return rounded(value);
@@ -55,7 +55,7 @@ class ProjectiveTreeMap : public Grid {
   };
   std::vector<Item> stack_;
 
-  void fill(const SentenceOf<Num>& sentence) {
+  void fill_spans(const SentenceOf<Num>& sentence) {
     const int n = sentence.nodes;
     for (SpansOf<Num>* table : {&right_, &left_, &right_arc_, &left_arc_}) table->set_nodes(n);
     for (int i = 0; i < n; ++i) right_[0][i] = left_[0][i] = 0;
@@ -83,12 +83,12 @@ class ProjectiveTreeMap : public Grid {
     }
   }
 
-  // Goes back along the maxima, which are found again.
-  void trace(const SentenceOf<Num>& sentence, int top, int32_t* code) {
+  // Follows the maxima back. They are found again.
+  void backtrack(const SentenceOf<Num>& sentence, int root, int32_t* code) {
     const int first = !single_root_;  // the node of the first word
     int size = 0;
-    stack_[size++] = {false, 0, top};
-    stack_[size++] = {true, top, sentence.nodes - 1 - top};
+    stack_[size++] = {false, 0, root};
+    stack_[size++] = {true, root, sentence.nodes - 1 - root};
     while (size) {
       const auto [to_right, i, w] = stack_[--size];
       if (w == 0) continue;

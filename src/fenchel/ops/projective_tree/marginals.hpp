@@ -1,6 +1,6 @@
-// Log-partition, marginals and their derivative of the projective trees of one sentence: the sums over spans
-// (inside), and their gradient from the widest span down (outside).
-// Where scores are so large that log-sums would be rounded too much, the sums are numbers of any size instead.
+// Inside-outside: log-partition, marginals and their derivative of the projective trees of one sentence, by
+// sums over spans (inside), and their gradient from the widest span down (outside). Where sums of scores are
+// large, the sums over spans are BigExp instead of log-sums.
 #pragma once
 
 #include <vector>
@@ -14,15 +14,16 @@ namespace fenchel {
 
 class ProjectiveTreeMarginals {
  public:
-  ProjectiveTreeMarginals(int n, bool single_root) : full_n_(n), single_root_(single_root) {
-    const int64_t nodes = n + !single_root;
-    for (Workspace* w : {&value_, &slope_, &share_, &bend_}) {
+  ProjectiveTreeMarginals(int64_t n, int64_t, int64_t single_root)
+      : full_n_(n), single_root_(single_root != 0) {
+    const int64_t nodes = n + !single_root_;
+    for (Workspace* w : {&value_, &slope_, &share_, &share_slope_}) {
       w->resize(kTables * Spans::size(nodes));
       w->fill(kTables * Spans::size(nodes), kNone);
     }
     scores_.resize(padded<double>(n * n));
     direction_.resize(padded<double>(n * n));
-    for (Workspace* w : {&goal_, &goal_slope_}) w->resize(padded<double>(n));
+    for (Workspace* w : {&root_share_, &root_slope_}) w->resize(padded<double>(n));
   }
 
   int64_t parts() const { return full_n_ * full_n_; }
@@ -41,28 +42,28 @@ class ProjectiveTreeMarginals {
     const double value = single_root_ ? add_roots() : value_[at(kRight, nodes_ - 1, 0)];
     double highest = kNone;
     for (int64_t k = 0; k < n_ * n_; ++k) highest = std::fmax(highest, scores_[k]);
-    return is_far(highest, value) ? forward_vast() : value;
+    return needs_exact_sums(highest, value) ? forward_big_exp() : value;
   }
 
   template <class T>
   void marginals(T* u, T*) {
     outside<false>();
-    write(share_, goal_, u);
+    write(share_, root_share_, u);
   }
 
   template <class T>
   void product(const T* of_u, const T*, T* u, T*) {
     read(of_u, direction_.data());
     sweep<true>(direction_.data(), slope_.data());
-    double rise = 0;  // of the log-partition
+    double value_slope = 0;  // of the log-partition
     for (int64_t r = 0; single_root_ && r < n_; ++r) {
-      goal_slope_[r] = slope_[at(kLeft, r, 0)] + slope_[at(kRight, n_ - 1 - r, r)] + direction_[r * n_ + r];
-      if (goal_[r] > 0) rise += goal_[r] * goal_slope_[r];
+      root_slope_[r] = slope_[at(kLeft, r, 0)] + slope_[at(kRight, n_ - 1 - r, r)] + direction_[r * n_ + r];
+      if (root_share_[r] > 0) value_slope += root_share_[r] * root_slope_[r];
     }
     for (int64_t r = 0; single_root_ && r < n_; ++r)
-      goal_slope_[r] = goal_[r] > 0 ? goal_[r] * (goal_slope_[r] - rise) : 0;
+      root_slope_[r] = root_share_[r] > 0 ? root_share_[r] * (root_slope_[r] - value_slope) : 0;
     outside<true>();
-    write(bend_, goal_slope_, u);
+    write(share_slope_, root_slope_, u);
   }
 
  private:
@@ -74,8 +75,8 @@ class ProjectiveTreeMarginals {
   bool single_root_;
   Workspace scores_, direction_;
   Workspace value_, slope_;  // log-sums, and their derivative in the direction
-  Workspace share_, bend_;   // the gradient in the log-sums, and its derivative
-  Workspace goal_, goal_slope_;
+  Workspace share_, share_slope_;      // the gradient in the log-sums, and its derivative
+  Workspace root_share_, root_slope_;  // of each word: the probability that it is the single root
   std::vector<BigExp> sums_;  // in place of the log-sums, where it is not empty
 
   int64_t at(Table table, int64_t w, int64_t i) const { return table * table_ + w * stride_ + i; }
@@ -90,16 +91,16 @@ class ProjectiveTreeMarginals {
   double add_roots() {
     double top = kNone, mass = 0;
     for (int64_t r = 0; r < n_; ++r) {
-      goal_[r] = value_[at(kLeft, r, 0)] + value_[at(kRight, n_ - 1 - r, r)] + scores_[r * n_ + r];
-      top = std::fmax(top, goal_[r]);
+      root_share_[r] = value_[at(kLeft, r, 0)] + value_[at(kRight, n_ - 1 - r, r)] + scores_[r * n_ + r];
+      top = std::fmax(top, root_share_[r]);
     }
     if (top == kNone) return top;
-    for (int64_t r = 0; r < n_; ++r) mass += goal_[r] = std::exp(goal_[r] - top);
-    for (int64_t r = 0; r < n_; ++r) goal_[r] /= mass;
+    for (int64_t r = 0; r < n_; ++r) mass += root_share_[r] = std::exp(root_share_[r] - top);
+    for (int64_t r = 0; r < n_; ++r) root_share_[r] /= mass;
     return top + std::log(mass);
   }
 
-  double forward_vast() {
+  double forward_big_exp() {
     const Sentence sentence(scores_.data(), static_cast<int>(n_), single_root_);
     sums_.assign(kTables * table_, BigExp());
     for (int64_t i = 0; i < nodes_; ++i) sums_[at(kRight, 0, i)] = sums_[at(kLeft, 0, i)] = BigExp(1.0);
@@ -118,8 +119,8 @@ class ProjectiveTreeMarginals {
       roots[r] = sums_[at(kLeft, r, 0)] * sums_[at(kRight, n_ - 1 - r, r)] * BigExp::exp(scores_[r * n_ + r]);
       total = total + roots[r];
     }
-    for (int64_t r = 0; single_root_ && r < n_; ++r) goal_[r] = ratio(roots[r], total);
-    return total.part > 0 ? total.log() : kNone;
+    for (int64_t r = 0; single_root_ && r < n_; ++r) root_share_[r] = ratio(roots[r], total);
+    return total.significand > 0 ? total.log() : kNone;
   }
   template <Table kTable>
   BigExp ways(int64_t w, int64_t i) const {
@@ -155,12 +156,12 @@ class ProjectiveTreeMarginals {
   }
 
   // The probability of one way among those of its span, whose log-sum is given.
-  FENCHEL_INLINE Vec<double> chance(int64_t a, int64_t b, int64_t own, Vec<double> all) const {
-    if (!sums_.empty()) return chance_vast(a, b, own);
+  FENCHEL_INLINE Vec<double> probability(int64_t a, int64_t b, int64_t own, Vec<double> all) const {
+    if (!sums_.empty()) return probability_big_exp(a, b, own);
     const double* x = value_.data();
     return exp<double>((load<double>(x + a) + load<double>(x + b)) - (all > kNone ? all : Vec<double>{}));
   }
-  Vec<double> chance_vast(int64_t a, int64_t b, int64_t own) const {
+  Vec<double> probability_big_exp(int64_t a, int64_t b, int64_t own) const {
     Vec<double> p;
     for (int64_t k = 0; k < kLanes<double>; ++k) p[k] = ratio(sums_[a + k] * sums_[b + k], sums_[own + k]);
     return p;
@@ -173,7 +174,7 @@ class ProjectiveTreeMarginals {
     const Vec<double> all = load<double>(value_.data() + own);
     Vec<double> total = {};
     each_way<kTable>(w, i, [&](int64_t a, int64_t b) FENCHEL_LAMBDA {
-      total += chance(a, b, own, all) * (load<double>(x + a) + load<double>(x + b));
+      total += probability(a, b, own, all) * (load<double>(x + a) + load<double>(x + b));
     });
     store<double>(x + own, total);
   }
@@ -204,20 +205,20 @@ class ProjectiveTreeMarginals {
   template <Table kTable, bool kSlopes>
   FENCHEL_INLINE void pass_on(int64_t w, int64_t i) {
     const int64_t own = at(kTable, w, i), count = nodes_ - w - i;
-    const Vec<double> all = load<double>(value_.data() + own), rise = load<double>(slope_.data() + own);
-    Vec<double> share = load<double>(share_.data() + own), bend = {};
-    if constexpr (kSlopes) bend = load<double>(bend_.data() + own);
-    for (int64_t k = count; k < kLanes<double>; ++k) share[k] = bend[k] = 0;  // behind the last span
+    const Vec<double> all = load<double>(value_.data() + own), own_slope = load<double>(slope_.data() + own);
+    Vec<double> share = load<double>(share_.data() + own), share_slope = {};
+    if constexpr (kSlopes) share_slope = load<double>(share_slope_.data() + own);
+    for (int64_t k = count; k < kLanes<double>; ++k) share[k] = share_slope[k] = 0;  // behind the last span
     each_way<kTable>(w, i, [&](int64_t a, int64_t b) FENCHEL_LAMBDA {
-      const Vec<double> p = chance(a, b, own, all);
+      const Vec<double> p = probability(a, b, own, all);
       const Vec<double> part = share > 0 ? p * share : Vec<double>{};
       add(share_, a, part);
       add(share_, b, part);
       if constexpr (kSlopes) {
-        const Vec<double> lift = (load<double>(slope_.data() + a) + load<double>(slope_.data() + b)) - rise;
-        const Vec<double> turn = share > 0 ? p * bend + part * lift : Vec<double>{};
-        add(bend_, a, turn);
-        add(bend_, b, turn);
+        const Vec<double> change = (load<double>(slope_.data() + a) + load<double>(slope_.data() + b)) - own_slope;
+        const Vec<double> part_slope = share > 0 ? p * share_slope + part * change : Vec<double>{};
+        add(share_slope_, a, part_slope);
+        add(share_slope_, b, part_slope);
       }
     });
   }
@@ -228,14 +229,14 @@ class ProjectiveTreeMarginals {
   template <bool kSlopes>
   void outside() {
     share_.fill(kTables * table_, 0);
-    if constexpr (kSlopes) bend_.fill(kTables * table_, 0);
+    if constexpr (kSlopes) share_slope_.fill(kTables * table_, 0);
     if (!single_root_) share_[at(kRight, nodes_ - 1, 0)] = 1;
     for (int64_t r = 0; single_root_ && r < n_; ++r) {
-      share_[at(kLeft, r, 0)] += goal_[r];
-      share_[at(kRight, n_ - 1 - r, r)] += goal_[r];
+      share_[at(kLeft, r, 0)] += root_share_[r];
+      share_[at(kRight, n_ - 1 - r, r)] += root_share_[r];
       if constexpr (kSlopes) {
-        bend_[at(kLeft, r, 0)] += goal_slope_[r];
-        bend_[at(kRight, n_ - 1 - r, r)] += goal_slope_[r];
+        share_slope_[at(kLeft, r, 0)] += root_slope_[r];
+        share_slope_[at(kRight, n_ - 1 - r, r)] += root_slope_[r];
       }
     }
     for (int64_t w = nodes_ - 1; w > 0; --w) {
@@ -245,7 +246,8 @@ class ProjectiveTreeMarginals {
       }
       for (int64_t i = 0; i < nodes_ - w; ++i) {
         share_[at(kGap, w, i)] = share_[at(kRightArc, w, i)] + share_[at(kLeftArc, w, i)];
-        if constexpr (kSlopes) bend_[at(kGap, w, i)] = bend_[at(kRightArc, w, i)] + bend_[at(kLeftArc, w, i)];
+        if constexpr (kSlopes)
+          share_slope_[at(kGap, w, i)] = share_slope_[at(kRightArc, w, i)] + share_slope_[at(kLeftArc, w, i)];
       }
       for (int64_t i = 0; i < nodes_ - w; i += kLanes<double>) pass_on<kGap, kSlopes>(w, i);
     }
@@ -253,7 +255,7 @@ class ProjectiveTreeMarginals {
 
   // What belongs to each arc.
   template <class T>
-  void write(const Workspace& from, const Workspace& goal, T* u) const {
+  void write(const Workspace& from, const Workspace& root_share, T* u) const {
     const Sentence sentence(nullptr, static_cast<int>(n_), single_root_);
     auto put = [&](int64_t index, double x) {
       if (index >= 0) u[index / n_ * full_n_ + index % n_] = static_cast<T>(x);
@@ -264,7 +266,7 @@ class ProjectiveTreeMarginals {
         put(sentence.arc(first, last), from[at(kRightArc, w, i)]);
         put(sentence.arc(last, first), from[at(kLeftArc, w, i)]);
       }
-    for (int64_t r = 0; single_root_ && r < n_; ++r) put(r * n_ + r, goal[r]);
+    for (int64_t r = 0; single_root_ && r < n_; ++r) put(r * n_ + r, root_share[r]);
   }
 };
 

@@ -1,4 +1,4 @@
-"""Projective dependency trees in plain PyTorch."""
+"""Projective dependency trees in plain PyTorch: Eisner's algorithm in two semirings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// The best sequence of tags, by dynamic programming over the positions.
+// Viterbi's algorithm: the best sequence of tags, by dynamic programming over the positions.
 #pragma once
 
 #include "structure.hpp"
@@ -7,19 +7,19 @@ namespace fenchel {
 
 // Extra scores: of the first and of the last tag, if there are any; then transitions (previous, next), one
 // matrix for all pairs of neighbours if shared, else one for each.
-struct Ends {
+struct SequenceOptions {
   bool shared, bounded;
-  explicit Ends(int64_t option) : shared(option % 2 != 0), bounded(option / 2 != 0) {}
+  explicit SequenceOptions(int64_t option) : shared(option % 2 != 0), bounded(option / 2 != 0) {}
 };
 
 template <class Num>
 class SequenceMap : public Grid {
  public:
-  SequenceMap(int length, int tags, Ends ends)
-      : Grid(length, tags), width_(static_cast<int>(padded<Num>(tags))), shared_(ends.shared),
-        ends_(ends.bounded ? 2 * tags : 0) {
-    best_.resize(static_cast<int64_t>(length) * width_);
-    transitions_.resize(static_cast<int64_t>(pairs()) * tags * width_);
+  SequenceMap(int64_t length, int64_t tags, int64_t option)
+      : Grid(length, tags), width_(static_cast<int>(padded<Num>(tags))), shared_(SequenceOptions(option).shared),
+        ends_(SequenceOptions(option).bounded ? 2 * columns_ : 0) {
+    best_.resize(length * width_);
+    transitions_.resize(pairs() * tags * width_);
     for (WorkspaceOf<Num>* w : {&start_, &end_, &total_}) w->resize(width_), w->fill(width_, 0);
   }
 
@@ -35,16 +35,16 @@ class SequenceMap : public Grid {
   }
 
   double argmax(const Num* scores, const Num* extra_scores, int32_t* code) {
-    if (extra_scores) keep(extra_scores);
+    if (extra_scores) read_extra(extra_scores);
     for (int b = 0; b < width_; ++b) best_[b] = b < columns_ ? scores[b] + start_[b] : Num(kNone);
     switch (width_ / kLanes<Num>) {
-      case 1: sweep<1>(scores); break;
-      case 2: sweep<2>(scores); break;
-      case 3: sweep<3>(scores); break;
-      case 4: sweep<4>(scores); break;
-      default: sweep<0>(scores);
+      case 1: run_forward<1>(scores); break;
+      case 2: run_forward<2>(scores); break;
+      case 3: run_forward<3>(scores); break;
+      case 4: run_forward<4>(scores); break;
+      default: run_forward<0>(scores);
     }
-    return trace(scores, code);
+    return backtrack(scores, code);
   }
 
  private:
@@ -59,7 +59,7 @@ class SequenceMap : public Grid {
     return transitions_.data() + static_cast<int64_t>(pair(i)) * columns_ * width_;
   }
 
-  void keep(const Num* extra_scores) {
+  void read_extra(const Num* extra_scores) {
     for (int b = 0; b < ends_ / 2; ++b) start_[b] = extra_scores[b], end_[b] = extra_scores[columns_ + b];
     extra_scores += ends_;
     Num* row = transitions_.data();
@@ -72,7 +72,7 @@ class SequenceMap : public Grid {
   // best[i][b] = scores[i][b] + max_a best[i−1][a] + transition[a][b], with kBlocks vectors of b held in
   // registers; 0 for any number of them.
   template <int kBlocks>
-  void sweep(const Num* scores) {
+  void run_forward(const Num* scores) {
     constexpr int kHeld = kBlocks ? kBlocks : 4;
     constexpr int kStep = kHeld * static_cast<int>(kLanes<Num>);
     for (int i = 1; i < rows_; ++i) {
@@ -111,8 +111,8 @@ class SequenceMap : public Grid {
     for (int k = 0; k < kHeld; ++k) store<Num>(next + k * kLanes<Num>, max<Num>(even[k], odd[k]));
   }
 
-  // Goes back along the maxima, which are found again: a column per position is little work.
-  double trace(const Num* scores, int32_t* code) {
+  // Follows the maxima back. They are found again: a column per position is little work.
+  double backtrack(const Num* scores, int32_t* code) {
     const Num* best = best_.data() + static_cast<int64_t>(rows_ - 1) * width_;
     for (int b = 0; b < width_; ++b) total_[b] = best[b] + end_[b];
     const Num value = largest(total_.data(), width_);

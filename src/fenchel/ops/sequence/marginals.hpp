@@ -1,10 +1,9 @@
-// Log-partition, marginals, and their derivative in a direction, of one sequence of tags.
+// Forward-backward: log-partition, marginals and their derivative in a direction, of one sequence of tags.
 //
 // The forward pass keeps, for each pair of neighbours, the probability of the previous tag a given the next
-// tag b and the scores so far, P[a][b] = exp(α[a] + T[a][b] − log Σ_a exp(α[a] + T[a][b])). From the end
-// backwards the marginals follow by multiplication alone, μ'[a] = Σ_b P[a][b] μ[b]: there is no second
-// sweep of exponentials, and nothing is ever subtracted. Where scores are so large that α would be rounded too
-// much, the forward pass is done again in numbers of any size; what it keeps has room in a double.
+// tag b and the scores so far, P[a][b] = exp(α[a] + T[a][b] − log Σ_a exp(α[a] + T[a][b])). The backward pass
+// multiplies, μ'[a] = Σ_b P[a][b] μ[b]: it has no exponentials, and it never subtracts. Where sums of scores
+// are large, the forward pass is done again with BigExp; the probabilities that it keeps are doubles.
 #pragma once
 
 #include <vector>
@@ -36,16 +35,16 @@ inline double softmax(const double* x, int64_t n, double* p) {
 
 class SequenceMarginals {
  public:
-  SequenceMarginals(int length, int tags, Ends ends)
-      : full_n_(length), m_(tags), width_(padded<double>(tags)), shared_(ends.shared),
-        ends_(ends.bounded ? 2 * tags : 0) {
+  SequenceMarginals(int64_t length, int64_t tags, int64_t option)
+      : full_n_(length), m_(tags), width_(padded<double>(tags)), shared_(SequenceOptions(option).shared),
+        ends_(SequenceOptions(option).bounded ? 2 * tags : 0) {
     const int64_t n = length, matrix = tags * width_;
     for (Workspace* w : {&score_, &alpha_, &slope_, &mean_}) w->resize(n * width_);
     for (Workspace* w : {&mu_, &mu_slope_, &next_mu_, &next_slope_, &start_, &end_}) w->resize(width_);
     start_.fill(width_, 0), end_.fill(width_, 0);
     given_.resize((n > 1 ? n - 1 : 1) * matrix);
     transition_.resize(matrix);
-    turn_.resize(matrix);
+    transition_slope_.resize(matrix);
     pair_.resize(matrix);
     for (int64_t k = 0; k < kLanes<double>; ++k) lane_[k] = static_cast<double>(k);
   }
@@ -63,7 +62,7 @@ class SequenceMarginals {
     for (int64_t i = 0; i + 1 < n; ++i) {
       if (i == 0 || !shared_) solvable &= widen(transitions + i * m_ * m_, m_, kNone, transition_.data());
       if (i == 0) add(score_.data(), start_.data(), alpha_.data());
-      step(alpha_.data() + i * width_, given_.data() + i * m_ * width_, alpha_.data() + (i + 1) * width_,
+      forward_step(alpha_.data() + i * width_, given_.data() + i * m_ * width_, alpha_.data() + (i + 1) * width_,
            score_.data() + (i + 1) * width_);
     }
     if (n == 1) add(score_.data(), start_.data(), alpha_.data());
@@ -71,15 +70,15 @@ class SequenceMarginals {
     add(last, end_.data(), last);
     const double value = softmax(last, width_, mu_.data());
     if (!solvable) return std::numeric_limits<double>::quiet_NaN();
-    return is_far(largest(reinterpret_cast<const double*>(&largest_), kLanes<double>), value)
-               ? forward_vast(transitions)
+    return needs_exact_sums(largest(reinterpret_cast<const double*>(&largest_), kLanes<double>), value)
+               ? forward_big_exp(transitions)
                : value;
   }
 
   template <class T>
   void marginals(T* tags, T* extra_scores) {
     T* transitions = extra_scores ? extra_scores + ends_ : nullptr;
-    clear(shared_ ? m_ * width_ : 0);
+    clear_pairs(shared_ ? m_ * width_ : 0);
     for (int64_t i = n_ - 1;; --i) {
       narrow(mu_.data(), tags + i * m_);
       if (extra_scores) narrow_ends(mu_.data(), i, extra_scores);
@@ -105,9 +104,9 @@ class SequenceMarginals {
   void product(const T* of_tags, const T* of_extra, T* tags, T* extra_scores) {
     const T* of_transitions = of_extra ? of_extra + ends_ : nullptr;
     T* transitions = extra_scores ? extra_scores + ends_ : nullptr;
-    clear(m_ * width_);
+    clear_pairs(m_ * width_);
     if (!of_transitions)
-      for (int64_t k = 0; k < m_ * width_; ++k) turn_[k] = 0;
+      for (int64_t k = 0; k < m_ * width_; ++k) transition_slope_[k] = 0;
     widen(of_tags, n_, 0, slope_.data());
     for (int64_t b = 0; of_extra && b < ends_ / 2; ++b) {
       slope_[b] += static_cast<double>(of_extra[b]);
@@ -115,15 +114,15 @@ class SequenceMarginals {
     }
     slopes(of_transitions);
     const int64_t end = (n_ - 1) * width_;
-    double rise = 0;  // of the log-partition
-    for (int64_t b = 0; b < m_; ++b) rise += mu_[b] * slope_[end + b];
-    for (int64_t b = 0; b < width_; ++b) mu_slope_[b] = b < m_ ? mu_[b] * (slope_[end + b] - rise) : 0;
+    double value_slope = 0;  // of the log-partition
+    for (int64_t b = 0; b < m_; ++b) value_slope += mu_[b] * slope_[end + b];
+    for (int64_t b = 0; b < width_; ++b) mu_slope_[b] = b < m_ ? mu_[b] * (slope_[end + b] - value_slope) : 0;
     for (int64_t i = n_ - 1;; --i) {
       narrow(mu_slope_.data(), tags + i * m_);
       if (extra_scores) narrow_ends(mu_slope_.data(), i, extra_scores);
       if (i == 0) break;
-      if (of_transitions && !shared_) widen(of_transitions + (i - 1) * m_ * m_, m_, 0, turn_.data());
-      back(i, transitions != nullptr);
+      if (of_transitions && !shared_) widen(of_transitions + (i - 1) * m_ * m_, m_, 0, transition_slope_.data());
+      backward_step(i, transitions != nullptr);
       if (transitions && !shared_) narrow_all(transitions + (i - 1) * m_ * m_);
     }
     if (transitions && shared_) narrow_all(transitions);
@@ -135,12 +134,12 @@ class SequenceMarginals {
   int64_t ends_;  // how many scores of first and last tags there are
   Vec<double> lane_, largest_;
   Workspace score_, alpha_, given_, transition_, mu_, pair_;  // pair: marginals of transitions
-  Workspace slope_, mean_, turn_, mu_slope_;                  // the direction's share in α, and in T
+  Workspace slope_, mean_, transition_slope_, mu_slope_;      // the direction's share in α, and in T
   Workspace next_mu_, next_slope_, start_, end_;
 
   // The same in numbers of any size, from scores that have been read.
   template <class T>
-  double forward_vast(const T* transitions) {
+  double forward_big_exp(const T* transitions) {
     std::vector<BigExp> alpha(m_), next(m_), ways(m_);
     for (int64_t b = 0; b < m_; ++b) alpha[b] = BigExp::exp(score_[b]) * BigExp::exp(start_[b]);
     for (int64_t i = 0; i + 1 < n_; ++i) {
@@ -160,7 +159,7 @@ class SequenceMarginals {
     BigExp total;
     for (int64_t b = 0; b < m_; ++b) alpha[b] = alpha[b] * BigExp::exp(end_[b]), total = total + alpha[b];
     for (int64_t b = 0; b < m_; ++b) mu_[b] = ratio(alpha[b], total);
-    return total.part > 0 ? total.log() : kNone;
+    return total.significand > 0 ? total.log() : kNone;
   }
 
   // Rows of m entries as padded rows of doubles; whether none is NaN or +inf. Whole vectors are read, of
@@ -181,7 +180,7 @@ class SequenceMarginals {
         largest_ = max<double>(largest_, v);
         store<double>(to + b, v);
       }
-    return fold(bad, [](auto x, auto y) { return x | y; }) == 0;
+    return reduce_or(bad) == 0;
   }
   template <class T>
   void narrow(const double* from, T* to) const {
@@ -210,12 +209,12 @@ class SequenceMarginals {
     for (int64_t b = 0; i == 0 && b < ends_ / 2; ++b) to[b] = static_cast<T>(from[b]);
     for (int64_t b = 0; i == n_ - 1 && b < ends_ / 2; ++b) to[m_ + b] = static_cast<T>(from[b]);
   }
-  void clear(int64_t n) {
+  void clear_pairs(int64_t n) {
     for (int64_t k = 0; k < n; ++k) pair_[k] = 0;
   }
 
   // next[b] = unary[b] + log Σ_a exp(last[a] + T[a][b]), and the terms over their sum.
-  void step(const double* last, double* given, double* next, const double* unary) const {
+  void forward_step(const double* last, double* given, double* next, const double* unary) const {
     for (int64_t b = 0; b < width_; b += kLanes<double>) {
       const double* transition = transition_.data() + b;
       Vec<double> top = splat<double>(kNone), total = {};
@@ -239,13 +238,14 @@ class SequenceMarginals {
   template <class T>
   void slopes(const T* of_transitions) {
     for (int64_t i = 0; i + 1 < n_; ++i) {
-      if (of_transitions && (i == 0 || !shared_)) widen(of_transitions + i * m_ * m_, m_, 0, turn_.data());
+      if (of_transitions && (i == 0 || !shared_)) widen(of_transitions + i * m_ * m_, m_, 0, transition_slope_.data());
       const double *given = given_.data() + i * m_ * width_, *last = slope_.data() + i * width_;
       double *mean = mean_.data() + (i + 1) * width_, *next = slope_.data() + (i + 1) * width_;
       for (int64_t b = 0; b < width_; b += kLanes<double>) {
         Vec<double> total = {};
         for (int64_t a = 0; a < m_; ++a)
-          total += load<double>(given + a * width_ + b) * (last[a] + load<double>(turn_.data() + a * width_ + b));
+          total += load<double>(given + a * width_ + b) *
+                   (last[a] + load<double>(transition_slope_.data() + a * width_ + b));
         store<double>(mean + b, total);
         store<double>(next + b, load<double>(next + b) + total);
       }
@@ -253,17 +253,17 @@ class SequenceMarginals {
   }
 
   // From the marginals of position i and their slopes to those of position i − 1.
-  void back(int64_t i, bool keeps_pairs) {
+  void backward_step(int64_t i, bool keeps_pairs) {
     const double *given = given_.data() + (i - 1) * m_ * width_, *slope = slope_.data() + (i - 1) * width_;
     const double* mean = mean_.data() + i * width_;
     for (int64_t a = 0; a < m_; ++a, given += width_) {
       Vec<double> total = {}, total_slope = {};
       double* pair = pair_.data() + a * width_;
-      const double* turn = turn_.data() + a * width_;
+      const double* transition_slope = transition_slope_.data() + a * width_;
       for (int64_t b = 0; b < width_; b += kLanes<double>) {
         Vec<double> p = load<double>(given + b), mu = load<double>(mu_.data() + b);
-        Vec<double> rise = (slope[a] + load<double>(turn + b)) - load<double>(mean + b);
-        Vec<double> joint = p * (mu * rise + load<double>(mu_slope_.data() + b));
+        Vec<double> change = (slope[a] + load<double>(transition_slope + b)) - load<double>(mean + b);
+        Vec<double> joint = p * (mu * change + load<double>(mu_slope_.data() + b));
         total += p * mu;
         total_slope += joint;
         if (keeps_pairs) store<double>(pair + b, shared_ ? load<double>(pair + b) + joint : joint);

@@ -1,8 +1,6 @@
-// The operators of sequences of tags: Viterbi and forward-backward.
+// The operators of sequences of tags: Viterbi's algorithm, and forward-backward.
 #include "map.hpp"
 #include "marginals.hpp"
 
-FENCHEL_MAP(sequence, n * m * m,
-            fenchel::SequenceMap<Num>(static_cast<int>(n), static_cast<int>(m), fenchel::Ends(option)))
-FENCHEL_INFERENCE(sequence, 8 * n * m * m,
-                  fenchel::SequenceMarginals(static_cast<int>(n), static_cast<int>(m), fenchel::Ends(option)))
+FENCHEL_MAP(sequence, n * m * m, SequenceMap)
+FENCHEL_INFERENCE(sequence, 8 * n * m * m, SequenceMarginals)

@@ -1,6 +1,6 @@
-"""Sequences of tags in plain PyTorch.
+"""Sequences of tags in plain PyTorch: Viterbi's algorithm, and the forward algorithm.
 
-Unaries are (B, n, m) and lengths (B, 1) or None. Extra scores are transitions (previous,
+Scores are (B, n, m) and lengths (B, 1) or None. Extra scores are transitions (previous,
 next), one matrix (B or 1, m, m) for all neighbours or one for each pair, (B or 1, n − 1, m, m); or
 flat, (B or 1, 2m + …), the scores of the first tag, of the last tag, and transitions.
 """

@@ -51,7 +51,7 @@ bool start(Instance<Make>& instance, const int32_t* codes, const double* weights
     instance.fill_next(codes + k * step);
     const double score = instance.score_next();
     if (!(score >= -instance.reach())) continue;
-    const int64_t known = instance.support.meet_next();
+    const int64_t known = instance.support.compare_next();
     if (known < 0)
       instance.support.add_next(score, weights[k]);
     else
@@ -63,7 +63,7 @@ bool start(Instance<Make>& instance, const int32_t* codes, const double* weights
     return true;
   }
   instance.fill_best();
-  instance.support.meet_next();
+  instance.support.compare_next();
   instance.support.add_next(0, 1);
   return true;
 }
@@ -77,11 +77,11 @@ class BatchSolver {
     scores_.resize(padded<double>(parts_));
     place_.resize(padded<double>(parts_));
     for (int64_t i = 0; i < parts_; ++i) iota_.push_back(static_cast<double>(i));
-    most_extras_ = instance_.set(nullptr, nullptr, nullptr);
+    max_extras_ = instance_.set(nullptr, nullptr, nullptr);
   }
 
   void describe(Solutions& solutions) const {
-    solutions.positions = positions_, solutions.extras = most_extras_;
+    solutions.positions = positions_, solutions.extras = max_extras_;
   }
 
   void solve(int64_t row, Solution& solution) {
@@ -104,7 +104,7 @@ class BatchSolver {
     const Outcome outcome = method == Method::kActiveSet
                                 ? active_set(instance_, limits)
                                 : conditional_gradient(instance_, limits, method);
-    if (method != Method::kActiveSet) instance_.support.settle();
+    if (method != Method::kActiveSet) instance_.support.keep_independent();
     oracle.scatter(instance_.marginals().data(), marginals);
     batch_.gaps[row] = outcome.gap;
     batch_.iterations[row] = outcome.iterations;
@@ -127,7 +127,7 @@ class BatchSolver {
     instance_.oracle().gather(iota_.data(), place_.data());
     solution.codes.assign(size * positions_, -1);
     solution.parts.assign(size * positions_, -1);
-    solution.extras.assign(size * most_extras_, -1);
+    solution.extras.assign(size * max_extras_, -1);
     solution.factor.assign(size * size, 0.0);
     solution.weights.resize(size);
     double total = 0;
@@ -139,19 +139,19 @@ class BatchSolver {
         const int32_t part = support.row(k)[i];
         if (part >= 0) solution.parts[k * positions_ + i] = static_cast<int32_t>(place_[part]);
       }
-      instance_.copy_extras(k, solution.extras.data() + k * most_extras_);
+      instance_.copy_extras(k, solution.extras.data() + k * max_extras_);
       support.factor().copy_column(k, solution.factor.data() + k * size + k);
     }
   }
 
   const Batch& batch_;
   Instance<Make> instance_;
-  int64_t parts_, positions_, most_extras_;
+  int64_t parts_, positions_, max_extras_;
   Workspace scores_, place_;
   std::vector<double> iota_;
 };
 
-// make(number) builds the oracle of a thread for that kind of number.
+// `make` is an oracle_maker.
 template <class Make>
 int solve_batch(const Batch& batch, Make make, Solutions** out, int64_t* shape) {
   int status = kOk;

@@ -10,7 +10,7 @@ namespace fenchel {
 template <class Num>
 class ChoiceMap : public Grid {
  public:
-  explicit ChoiceMap(int d) : Grid(d, 1) {}
+  ChoiceMap(int64_t d, int64_t, int64_t) : Grid(d, 1) {}
 
   void resize(const int64_t* lengths) { rows_ = lengths ? static_cast<int>(lengths[0]) : full_rows_; }
   int positions() const { return 1; }

@@ -13,7 +13,7 @@ namespace fenchel {
 constexpr int64_t kWide = kLanes<double>;
 
 FENCHEL_INLINE double add_lanes(Vec<double> v) {
-  return fold(v, [](auto a, auto b) { return a + b; });
+  return reduce(v, [](auto a, auto b) { return a + b; });
 }
 
 // Σ a_i b_i of whole vectors.

@@ -106,16 +106,16 @@ class Combination:
             weight += sign * float(step)
             self.weights = self.weights - step * fall
             self.keep(torch.arange(len(x)) != gone)
-        self.hold(code, parts, extras, weight)
+        self.append(code, parts, extras, weight)
 
-    def hold(self, code: Tensor, parts: Tensor, extras: Tensor, weight: float) -> None:
+    def append(self, code: Tensor, parts: Tensor, extras: Tensor, weight: float) -> None:
         """Adds a structure, independent or not."""
         self.codes.append(code)
         self.parts.append(parts)
         self.extras.append(extras)
         self.weights = torch.cat([self.weights, self.weights.new_tensor([weight])])
 
-    def settle(self) -> None:
+    def keep_independent(self) -> None:
         """Leaves independent structures only, at the same marginals."""
         held = zip(self.codes, self.parts, self.extras, self.weights.tolist(), strict=True)
         self.codes, self.parts, self.extras = [], [], []

@@ -7,9 +7,9 @@ namespace fenchel {
 
 enum class Method { kActiveSet, kVanilla, kAway, kPairwise };
 
-// Where −½ curve t² + slope t is largest in [0, most].
-inline double line_search(double slope, double curve, double most) {
-  return slope < most * curve ? slope / curve : most;
+// Where −½ curve t² + slope t is largest in [0, max_step].
+inline double line_search(double slope, double curve, double max_step) {
+  return slope < max_step * curve ? slope / curve : max_step;
 }
 
 // Each round moves towards the best structure for the scores less the marginals, away from the
@@ -36,30 +36,30 @@ Outcome conditional_gradient(Instance<Make>& instance, Limits limits, Method met
         const double other = support.score(k) - instance.overlap(k);
         if (other < least) least = other, worst = k;
       }
-    const int64_t known = support.meet_next();
+    const int64_t known = support.compare_next();
     const double count = support.count(support.size());
     const bool pairwise = method == Method::kPairwise;
     if (method == Method::kAway && value - level < level - least) {
       const double weight = support.weight(worst);
       const double curve = norm - 2 * instance.overlap(worst) + support.count(worst);
-      const double most = weight / (1 - weight);  // below one: the level of one alone is its own
-      const double step = line_search(level - least, curve, most);
+      const double max_step = weight / (1 - weight);  // below one: the level of one alone is its own
+      const double step = line_search(level - least, curve, max_step);
       support.scale_weights(1 + step);
-      support.shift_weight(worst, step == most ? -support.weight(worst) : -step);
+      support.shift_weight(worst, step == max_step ? -support.weight(worst) : -step);
     } else {
-      const double most = pairwise ? support.weight(worst) : 1;
+      const double max_step = pairwise ? support.weight(worst) : 1;
       const double shared = pairwise ? support.shared_with_next(worst) : overlap;
       const double step = line_search(value - (pairwise ? least : level),
                                       count - 2 * shared + (pairwise ? support.count(worst) : norm),
-                                      most);
+                                      max_step);
       if (!pairwise) support.scale_weights(1 - step);
-      if (pairwise) support.shift_weight(worst, step == most ? -support.weight(worst) : -step);
+      if (pairwise) support.shift_weight(worst, step == max_step ? -support.weight(worst) : -step);
       if (known >= 0)
         support.shift_weight(known, step);
       else
-        support.hold_next(score, step);
+        support.append_next(score, step);
     }
-    support.forget_zeros();
+    support.remove_zeros();
   }
 }
 

@@ -32,14 +32,14 @@ void solve(const double* factor, int64_t size, int64_t stride, double* x, double
   }
 }
 
-struct Space {
+struct Indicators {
   const int32_t* indices;  // (count, width, each), −1 for none
   int64_t each, size;
   const double* in;        // (count, size) or null
   double* out;             // (count, size) or null
 };
 
-void collect(const Space& space, int64_t row, int64_t width, int64_t size, double* x) {
+void gather_sums(const Indicators& space, int64_t row, int64_t width, int64_t size, double* x) {
   if (!space.in) return;
   const int32_t* index = space.indices + row * width * space.each;
   const double* v = space.in + row * space.size;
@@ -48,7 +48,7 @@ void collect(const Space& space, int64_t row, int64_t width, int64_t size, doubl
       if (*index >= 0) x[k] += v[*index];
 }
 
-void spread(const Space& space, int64_t row, int64_t width, int64_t size, const double* x) {
+void scatter_sums(const Indicators& space, int64_t row, int64_t width, int64_t size, const double* x) {
   if (!space.out) return;
   const int32_t* index = space.indices + row * width * space.each;
   double* v = space.out + row * space.size;
@@ -69,19 +69,19 @@ FENCHEL_API int fenchel_sparsemap_jacobian(
     int64_t width, const double* in_parts, const double* in_extras, const double* in_weights,
     double* out_parts, double* out_extras, double* out_weights, int threads) {
   using namespace fenchel;
-  const Space u{part_indices, positions, parts, in_parts, out_parts};
-  const Space v{extra_indices, extras_each, extras, in_extras, out_extras};
+  const Indicators u{part_indices, positions, parts, in_parts, out_parts};
+  const Indicators v{extra_indices, extras_each, extras, in_extras, out_extras};
   return parallel_rows(count, width * (positions + width), threads, [&](int64_t first, int64_t last) {
     std::vector<double> x(width), ones(width);
     for (int64_t row = first; row < last; ++row) {
       const int64_t size = sizes[row];
       for (int64_t k = 0; k < width; ++k)
         x[k] = in_weights && k < size ? in_weights[row * width + k] : 0;
-      collect(u, row, width, size, x.data());
-      collect(v, row, width, size, x.data());
+      gather_sums(u, row, width, size, x.data());
+      gather_sums(v, row, width, size, x.data());
       if (size) solve(factor + row * width * width, size, width, x.data(), ones.data());
-      spread(u, row, width, size, x.data());
-      spread(v, row, width, size, x.data());
+      scatter_sums(u, row, width, size, x.data());
+      scatter_sums(v, row, width, size, x.data());
       if (out_weights) std::copy(x.begin(), x.end(), out_weights + row * width);
     }
   });

@@ -7,10 +7,9 @@
 #include "batch.hpp"
 #include "choice.hpp"
 
-// `shape` gets the size of the largest support, how many positions and extra parts its
-// structures have, and how many instances did not converge. The oracle of a thread is built
-// from n, m and option, as for the structure's MAP operator.
-#define FENCHEL_SPARSEMAP(name, ...)                                                               \
+// `shape` gets the size of the largest support, how many positions and extra parts its structures have, and
+// how many instances did not converge. Map is the oracle of the structure's MAP operator.
+#define FENCHEL_SPARSEMAP(name, Map)                                                               \
   FENCHEL_API int fenchel_sparsemap_##name(                                                        \
       const double* scores, const double* extra_scores, int64_t extra_step,                        \
       const int64_t* lengths, int64_t lengths_step, int64_t count, int64_t n, int64_t m,           \
@@ -18,16 +17,12 @@
       int64_t start_width, int64_t method, int64_t regularize, int64_t max_iter, double tol,       \
       double* marginals, double* gaps, int64_t* iterations, int64_t* sizes, bool* converged,       \
       fenchel::Solutions** solutions, int64_t* shape, int threads) {                               \
-    (void)m, (void)option;                                                                         \
-    const auto make = [&](auto number) {                                                           \
-      using Num = decltype(number);                                                                \
-      return __VA_ARGS__;                                                                          \
-    };                                                                                             \
     const fenchel::Batch batch{scores,        extra_scores, extra_step, lengths,    lengths_step,  \
                                count,         start_codes,  start_weights, start_width, method,    \
                                regularize,    max_iter,     tol,        marginals,  gaps,          \
                                iterations,    sizes,        converged,  threads};                  \
-    return fenchel::solve_batch(batch, make, solutions, shape);                                    \
+    return fenchel::solve_batch(batch, fenchel::oracle_maker<fenchel::Map>(n, m, option),          \
+                                solutions, shape);                                                 \
   }                                                                                                \
   FENCHEL_SIGNATURE(                                                                               \
       sparsemap_##name,                                                                            \
@@ -35,20 +30,18 @@
       "start_codes, start_weights, start_width, method, regularize, max_iter, tol, marginals, "    \
       "gaps, iterations, sizes, converged, solutions, shape, threads")
 
-FENCHEL_SPARSEMAP(sequence,
-                  fenchel::SequenceMap<Num>(static_cast<int>(n), static_cast<int>(m), fenchel::Ends(option)))
-FENCHEL_SPARSEMAP(matching, fenchel::MatchingMap<Num>(static_cast<int>(n), static_cast<int>(m)))
-FENCHEL_SPARSEMAP(tree, fenchel::TreeMap<Num>(static_cast<int>(n), option != 0))
-FENCHEL_SPARSEMAP(projective_tree, fenchel::ProjectiveTreeMap<Num>(static_cast<int>(n), option != 0))
-FENCHEL_SPARSEMAP(choice, fenchel::ChoiceMap<Num>(static_cast<int>(n)))
-FENCHEL_SPARSEMAP(budget, fenchel::BudgetMap<Num>(static_cast<int>(n), static_cast<int>(option / 2),
-                                          option % 2 != 0))
+FENCHEL_SPARSEMAP(sequence, SequenceMap)
+FENCHEL_SPARSEMAP(matching, MatchingMap)
+FENCHEL_SPARSEMAP(tree, TreeMap)
+FENCHEL_SPARSEMAP(projective_tree, ProjectiveTreeMap)
+FENCHEL_SPARSEMAP(choice, ChoiceMap)
+FENCHEL_SPARSEMAP(budget, BudgetMap)
 
 // Writes the solutions, padded to `width` structures each, and frees them.
 FENCHEL_API int fenchel_sparsemap_take(fenchel::Solutions* solutions, int64_t width,
                                        int32_t* codes, int32_t* parts, int32_t* extras,
                                        double* weights, double* factor) {
-  const int64_t positions = solutions->positions, most = solutions->extras;
+  const int64_t positions = solutions->positions, max_extras = solutions->extras;
   for (const fenchel::Solution& one : solutions->all) {
     const int64_t size = static_cast<int64_t>(one.weights.size());
     const auto put = [&](const auto& from, auto*& to, int64_t all, auto filling) {
@@ -57,7 +50,7 @@ FENCHEL_API int fenchel_sparsemap_take(fenchel::Solutions* solutions, int64_t wi
     };
     put(one.codes, codes, width * positions, -1);
     put(one.parts, parts, width * positions, -1);
-    put(one.extras, extras, width * most, -1);
+    put(one.extras, extras, width * max_extras, -1);
     put(one.weights, weights, width, 0.0);
     for (int64_t k = 0; k < width; ++k) {
       const bool inside = k < size;

@@ -1,5 +1,8 @@
-"""SparseMAP in plain PyTorch, for any oracle: the instances of a batch go in step, so that each
-round calls the oracle once for all that have not converged."""
+"""SparseMAP in plain PyTorch, for any oracle: the active set method, and conditional gradient.
+
+All instances of a batch take their steps together: each round calls the oracle once, for those that
+have not converged.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from torch import Tensor
 from .combination import Combination
 from .solution import Limits, Outcome, Support
 
-LONG = 100
-"""For how many rounds rounding may hide the growth of the objective."""
+MAX_STALLED = 100
+"""How many rounds in a row may have no growth of the objective, which rounding can hide."""
 
 
 class Columns(NamedTuple):
@@ -40,7 +43,7 @@ class _Instance:
     def __init__(self, combination: Combination, method: str, limits: Limits) -> None:
         self.combination, self.method, self.limits = combination, method, limits
         self.gap, self.iterations, self.converged = torch.inf, 0, False
-        self._best, self._hidden = -torch.inf, 0
+        self._best, self._stalled = -torch.inf, 0
         self._unit = 16 * torch.finfo(torch.float64).eps * combination.magnitude()
 
     def query(self) -> tuple[Tensor, Tensor]:
@@ -69,9 +72,9 @@ class _Instance:
             self._step(code, parts, extras, value, level)
             return True
         objective = float(at.weights @ at.values + level)
-        self._hidden = 0 if objective > self._best else self._hidden + 1
+        self._stalled = 0 if objective > self._best else self._stalled + 1
         self._best = max(self._best, objective)
-        if at.find(parts, extras) is not None or self._hidden == LONG:
+        if at.find(parts, extras) is not None or self._stalled == MAX_STALLED:
             return False
         at.add(code, parts, extras, 0.0)
         return True
@@ -84,29 +87,29 @@ class _Instance:
         rows, row = at.matrix, at.features(parts, extras)
         least, worst = (at.values - rows @ u).min(0)
         if self.method == "away" and value - level < level - least:
-            most = at.weights[worst] / (1 - at.weights[worst])
-            step = _line_search(level - least, u - rows[worst], most)
+            max_step = at.weights[worst] / (1 - at.weights[worst])
+            step = _line_search(level - least, u - rows[worst], max_step)
             at.weights = at.weights * (1 + step)
-            at.weights[worst] = torch.where(step == most, 0.0, at.weights[worst] - step)
+            at.weights[worst] = torch.where(step == max_step, 0.0, at.weights[worst] - step)
         else:
             pairwise = self.method == "pairwise"
-            most = at.weights[worst] if pairwise else torch.ones_like(level)
+            max_step = at.weights[worst] if pairwise else torch.ones_like(level)
             base, start = (least, rows[worst]) if pairwise else (level, u)
-            step = _line_search(value - base, row - start, most)
+            step = _line_search(value - base, row - start, max_step)
             if pairwise:
                 at.weights = at.weights.clone()
-                at.weights[worst] = torch.where(step == most, 0.0, at.weights[worst] - step)
+                at.weights[worst] = torch.where(step == max_step, 0.0, at.weights[worst] - step)
             else:
                 at.weights = at.weights * (1 - step)
             place = at.find(parts, extras)
             if place is None:
-                at.hold(code, parts, extras, float(step))
+                at.append(code, parts, extras, float(step))
             else:
                 at.weights[place] += step
         at.keep(at.weights > 0)
 
 
-def _begin(combination: Combination, columns: Columns, weights: Tensor, b: int) -> None:
+def _start(combination: Combination, columns: Columns, weights: Tensor, b: int) -> None:
     """Starts from the structures (B, K, ...) with weights (B, K) that a solution may hold."""
     for k in range(weights.shape[1]):
         parts, extras = columns.parts[b, k], columns.extras[b, k]
@@ -116,10 +119,10 @@ def _begin(combination: Combination, columns: Columns, weights: Tensor, b: int) 
             combination.add(columns.codes[b, k], parts, extras, float(weights[b, k]))
 
 
-def _line_search(slope: Tensor, direction: Tensor, most: Tensor) -> Tensor:
-    """Where slope t − ½|direction|² t² is largest in [0, most]."""
+def _line_search(slope: Tensor, direction: Tensor, max_step: Tensor) -> Tensor:
+    """Where slope t − ½|direction|² t² is largest in [0, max_step]."""
     curve = direction @ direction
-    return torch.where(slope < most * curve, slope / curve, most)
+    return torch.where(slope < max_step * curve, slope / curve, max_step)
 
 
 def solve(
@@ -142,33 +145,33 @@ def solve(
     Returns:
         As the native `solve`, with indicators instead of indices in the support.
     """
-    everyone = torch.arange(len(scores))
-    first = oracle(scores, extra_scores, everyone)
+    every_instance = torch.arange(len(scores))
+    first = oracle(scores, extra_scores, every_instance)
     instances = []
     for b in range(len(scores)):
         best = first.parts[b], first.extras[b]
         combination = Combination(scores[b], extra_scores[b], regularize, best)
         if start is not None:
-            _begin(combination, start[0], start[1], b)
+            _start(combination, start[0], start[1], b)
         if not combination.parts:
             combination.add(first.codes[b], *best, 1.0)
         combination.weights /= combination.weights.sum()
         instances.append(_Instance(combination, method, limits))
-    going = first.found.nonzero().flatten().tolist()
-    while going:
-        asked = [instances[b].query() for b in going]
-        places = torch.tensor(going)
+    active = first.found.nonzero().flatten().tolist()
+    while active:
+        asked = [instances[b].query() for b in active]
+        places = torch.tensor(active)
         found = oracle(*(torch.stack(rows) for rows in zip(*asked, strict=True)), places)
-        going = [
+        active = [
             b
-            for i, b in enumerate(going)
+            for i, b in enumerate(active)
             if instances[b].answer(found.codes[i], found.parts[i], found.extras[i])
         ]
     bad = ~((scores < torch.inf).all(-1) & (extra_scores < torch.inf).all(-1))
-    return _gathered(instances, first, bad)
+    return _gather(instances, first, bad)
 
 
-def _gathered(
+def _gather(
     instances: list[_Instance], first: Columns, bad: Tensor
 ) -> tuple[Tensor, Tensor, Support, Outcome]:
     """The solutions, padded to the widest support.
@@ -178,7 +181,7 @@ def _gathered(
     found = first.found
     combinations = [instance.combination for instance in instances]
     for combination in combinations:
-        combination.settle()
+        combination.keep_independent()
     counts = [len(combination.parts) for combination in combinations]
     sizes = torch.tensor(counts, dtype=torch.int64) * found
     width = max(sizes.tolist(), default=0)
@@ -208,8 +211,8 @@ def _gathered(
     marginals = torch.einsum("bk,bkn->bn", weights, support.parts)
     marginals = torch.where(found.unsqueeze(-1), marginals, filling.unsqueeze(-1))
     gaps = torch.tensor([i.gap for i in instances], dtype=torch.float64)
-    ended = torch.tensor([i.converged for i in instances], dtype=torch.bool)
-    converged = torch.where(found, ended, ~bad)
+    has_converged = torch.tensor([i.converged for i in instances], dtype=torch.bool)
+    converged = torch.where(found, has_converged, ~bad)
     outcome = Outcome(
         torch.where(found, gaps, filling),
         torch.tensor([i.iterations for i in instances], dtype=torch.int64) * found,

@@ -24,11 +24,10 @@ struct Outcome {
   bool converged = false;
 };
 
-// The scores of one instance, and the oracles for them: make(number) builds one for that kind of number. If
-// `regularize`, v counts in the norm as u does.
+// The scores of one instance, and the oracles for them, built by an oracle_maker. If `regularize`, v counts in
+// the norm as u does.
 //
-// Where scores are so large that doubles lose what counts beside them, the oracle's scores, and those of structures
-// less that of the best, are exact.
+// Where sums of scores are large, the oracle's scores, and those of structures less that of the best, are exact.
 template <class Make>
 class Instance {
  public:
@@ -50,17 +49,17 @@ class Instance {
     marginals_.resize(padded<double>(count_)), residual_.resize(count_);
     code_.resize(positions_), base_.resize(positions_ + extras_);
     support.start(positions_ + (regularize_ ? extras_ : 0), positions_ + (regularize_ ? 0 : extras_));
-    magnitude_ = 0, told_ = far_ = false;
+    magnitude_ = 0, oracle_has_extra_ = is_exact_ = false;
     return extras_;
   }
 
   // Makes the best structure for scores less marginals the next one of the support; returns its
   // value for them.
   double find_next() {
-    const bool again = told_ && !regularize_;
-    told_ = true;
+    const bool again = oracle_has_extra_ && !regularize_;
+    oracle_has_extra_ = true;
     double value;
-    if (far_) {
+    if (is_exact_) {
       value = exact_->argmax(less_marginals(), again ? nullptr : extra_less_marginals(), code_.data());
     } else {
       const double* extra_scores = regularize_ ? residual_.data() + parts_ : extra_scores_;
@@ -74,18 +73,18 @@ class Instance {
   double find_best() {
     double value = find_next();
     if (value == -kInf<double>) return value;
-    const double top = extra_scores_ ? highest(extra_scores_, oracle_.extras()) : kNone;
-    far_ = is_far(std::fmax(top, highest(scores_, parts_)), value);
-    if (far_) {
+    const double top = extra_scores_ ? largest_unpadded(extra_scores_, oracle_.extras()) : kNone;
+    is_exact_ = needs_exact_sums(std::fmax(top, largest_unpadded(scores_, parts_)), value);
+    if (is_exact_) {
       if (!exact_) exact_ = std::make_unique<ExactOracle>(make_(Exact()));
       exact_->resize(lengths_);
-      told_ = false;
+      oracle_has_extra_ = false;
       value = find_next();
     }
     const int32_t *parts = support.row(support.size()), *extras = extras_of(support.size());
     for (int64_t i = 0; i < positions_; ++i) base_[i] = at(scores_, parts[i]);
     for (int64_t i = 0; i < extras_; ++i) base_[positions_ + i] = at(extra_scores(), extras[i]);
-    if (!far_)
+    if (!is_exact_)
       for (double score : base_) magnitude_ += std::abs(score);
     return value;
   }
@@ -111,7 +110,7 @@ class Instance {
   // The score of the next structure less that of the best, added up by position: what they share
   // cancels before it is rounded.
   double score_next() const {
-    return far_ ? add_differences<Exact>() : add_differences<double>();
+    return is_exact_ ? add_differences<Exact>() : add_differences<double>();
   }
 
   // By how much at most marginals change the order of two scores: no marginal is above one.
@@ -198,7 +197,7 @@ class Instance {
   const Make& make_;
   Oracle oracle_;
   std::unique_ptr<ExactOracle> exact_;
-  bool regularize_, told_ = false, far_ = false;
+  bool regularize_, oracle_has_extra_ = false, is_exact_ = false;
   const double *scores_ = nullptr, *extra_scores_ = nullptr;
   const int64_t* lengths_ = nullptr;
   int64_t positions_ = 0, extras_ = 0, parts_ = 0, count_ = 0;
@@ -208,18 +207,18 @@ class Instance {
   std::vector<int32_t> code_;
 };
 
-// Each round adds the structure that violates optimality most and gives all their best weights. The
-// objective grows in each, so none repeats and the rounds end. Near the end it grows by the square
-// of a small gap, which rounding may hide for a while; if it does so for long, or the oracle has
-// nothing new, one fresh factorization is tried.
+// The active set method. Each round adds the structure that violates optimality most, and gives all structures
+// their best weights. The objective grows in each round, so no support repeats, and the rounds end. Near the end
+// it grows by the square of a small gap, which rounding may hide: such a round has stalled. After many of them,
+// or if the oracle has nothing new, a new factorization is tried once.
 template <class Make>
 Outcome active_set(Instance<Make>& instance, Limits limits) {
-  constexpr int kLong = 100;
+  constexpr int kMaxStalled = 100;
   Support& support = instance.support;
   Outcome outcome;
   double best = -kInf<double>;
-  int hidden = 0;
-  bool fresh = false;
+  int stalled = 0;
+  bool is_fresh = false;
   for (;;) {
     const double tau = support.optimize();
     const double value = (support.mean_score() + tau) / 2;
@@ -227,21 +226,21 @@ Outcome active_set(Instance<Make>& instance, Limits limits) {
     instance.find_next();
     ++outcome.iterations;
     const double score = instance.score_next(), overlap = instance.overlap(support.size());
-    const double enough = std::max(limits.gap, instance.rounding());
-    const bool known = support.meet_next() >= 0;
+    const double tolerance = std::max(limits.gap, instance.rounding());
+    const bool known = support.compare_next() >= 0;
     const bool last = outcome.iterations == limits.iterations;
-    hidden = value > best ? 0 : hidden + 1;
+    stalled = value > best ? 0 : stalled + 1;
     best = std::max(best, value);
-    if (score - overlap - tau > enough && !known && hidden < kLong && !last) {
+    if (score - overlap - tau > tolerance && !known && stalled < kMaxStalled && !last) {
       support.add_next(score, 0);
-      fresh = false;
+      is_fresh = false;
       continue;
     }
     outcome.gap = std::max(score - overlap - instance.level(), 0.0);
-    outcome.converged = outcome.gap <= enough;
-    if (outcome.converged || fresh || last) return outcome;
+    outcome.converged = outcome.gap <= tolerance;
+    if (outcome.converged || is_fresh || last) return outcome;
     support.refactor();
-    fresh = true;
+    is_fresh = true;
   }
 }
 

@@ -46,7 +46,7 @@ class Support {
 
   // Counts the parts that the next structure shares with each; returns the place of its equal, or
   // −1.
-  int64_t meet_next() {
+  int64_t compare_next() {
     const int32_t* next = row(size_);
     const double own = shared(next, next);
     int64_t equal = -1;
@@ -58,7 +58,7 @@ class Support {
     return equal;
   }
 
-  // Adds the next structure, which has been met, with its score and a weight. If it is an affine
+  // Adds the next structure, after `compare_next`, with its score and a weight. If it is an affine
   // combination of those here, weights move along it until one is zero, and that structure goes:
   // the marginals stay and the score does not fall.
   void add_next(double score, double weight) {
@@ -67,7 +67,7 @@ class Support {
     for (;;) {
       set_trial([&](int64_t k) { return gram_[k] + 1; });
       if (factor_.append(trial_.data(), count_[size_] + 1, score)) break;
-      const int64_t gone = slide_next();
+      const int64_t gone = exchange_weights();
       if (gone == size_) return;
       factor_.erase(gone);
       const int32_t slot = slot_[gone];
@@ -78,20 +78,20 @@ class Support {
     ++size_;
   }
 
-  // For methods that move weights one by one: the next structure joins with a weight, unfactored.
-  void hold_next(double score, double weight) {
+  // For methods that move weights one by one: adds the next structure without factorizing.
+  void append_next(double score, double weight) {
     scores_[size_] = score, weights_[size_++] = weight;
   }
   void scale_weights(double by) {
     for (int64_t k = 0; k < size_; ++k) weights_[k] *= by;
   }
   void shift_weight(int64_t k, double by) { weights_[k] += by; }
-  void forget_zeros() {
+  void remove_zeros() {
     for (int64_t k = size_; k-- > 0;)
-      if (weights_[k] <= 0) forget(k);
+      if (weights_[k] <= 0) remove(k);
   }
-  // Factorizes what is left of them, independent ones at the same marginals.
-  void settle() {
+  // Keeps affinely independent structures alone, at the same marginals, and factorizes them.
+  void keep_independent() {
     const int64_t held = size_;
     factor_.clear();
     size_ = 0;
@@ -99,7 +99,7 @@ class Support {
       if (weights_[k] <= kZero) continue;
       const double score = scores_[k], weight = weights_[k];
       std::swap(slot_[size_], slot_[k]);
-      meet_next();
+      compare_next();
       add_next(score, weight);
     }
   }
@@ -110,20 +110,20 @@ class Support {
     for (;;) {
       const double tau = 1 - factor_.solve_on_plane(trial_.data());
       double step = 1;
-      int64_t blocking = -1;
+      int64_t blocked = -1;
       for (int64_t k = 0; k < size_; ++k) {
         if (trial_[k] > kZero) continue;
         const double bound = weights_[k] / std::max(weights_[k] - trial_[k], kZero);
-        if (bound < step || blocking < 0) step = std::min(step, bound), blocking = k;
+        if (bound < step || blocked < 0) step = std::min(step, bound), blocked = k;
       }
-      if (blocking < 0 || size_ == 1) {
+      if (blocked < 0 || size_ == 1) {
         std::copy_n(trial_.begin(), size_, weights_.begin());
         return tau;
       }
       for (int64_t k = 0; k < size_; ++k) weights_[k] += step * (trial_[k] - weights_[k]);
-      weights_[blocking] = 0;
+      weights_[blocked] = 0;
       for (int64_t k = size_; k-- > 0;)
-        if (weights_[k] <= kZero) factor_.erase(k), forget(k);
+        if (weights_[k] <= kZero) factor_.erase(k), remove(k);
     }
   }
 
@@ -173,7 +173,7 @@ class Support {
       std::memcpy(&y, b + i, sizeof y);
       count -= (x == y) & (x >= 0);
     }
-    return fold(count, [](auto m, auto n) { return m + n; });
+    return reduce(count, [](auto m, auto n) { return m + n; });
 #endif
   }
 
@@ -190,7 +190,7 @@ class Support {
 
   // Moves weights between the next structure and those whose combination it is; returns which one
   // is left without any.
-  int64_t slide_next() {
+  int64_t exchange_weights() {
     factor_.backward(trial_.data());  // next = Σ trial_k structure_k, with Σ trial_k = 1
     double gain = scores_[size_];
     for (int64_t k = 0; k < size_; ++k) gain -= trial_[k] * scores_[k];
@@ -206,7 +206,7 @@ class Support {
     return gone;
   }
 
-  void forget(int64_t k) {
+  void remove(int64_t k) {
     const int32_t slot = slot_[k];
     for (--size_; k < size_; ++k) copy_from_next_place(k);
     slot_[size_] = slot;

@@ -1,9 +1,9 @@
-// The best dependency tree: the maximum spanning arborescence in O(n²), by growing a path backwards along
-// best arcs and contracting its cycles (Tarjan 1977, Camerini et al. 1979, Gabow et al. 1986).
+// Chu-Liu/Edmonds: the best dependency tree, a maximum spanning arborescence, in O(n²). A path grows backwards
+// along best arcs, and its cycles are contracted (Tarjan 1977, Camerini et al. 1979, Gabow et al. 1986).
 //
-// A single root needs no second run. The root's arcs are looked at only where a contracted node has no
-// other arc left, which in a graph without forbidden arcs is when everything is contracted into one: as if
-// they were worse than all others by more than any tree can gain.
+// A single root needs no second run. The root's arcs count only where a contracted node has no other arc left,
+// as if they were worse than all others by more than any tree can gain. Without forbidden arcs, that is when
+// everything is contracted into one node.
 #pragma once
 
 #include "structure.hpp"
@@ -13,9 +13,9 @@ namespace fenchel {
 template <class Num>
 class TreeMap : public Grid {
  public:
-  TreeMap(int n, bool single_root)
-      : Grid(n, n), single_root_(single_root), width_(static_cast<int>(padded<Num>(n))) {
-    arcs_.resize(2 * static_cast<int64_t>(n) * width_);
+  TreeMap(int64_t n, int64_t, int64_t single_root)
+      : Grid(n, n), single_root_(single_root != 0), width_(static_cast<int>(padded<Num>(n))) {
+    arcs_.resize(2 * n * width_);
     for (auto* v : {&root_, &weight_}) v->resize(2 * n);
     for (auto* v : {&start_, &first_, &last_, &source_}) v->resize(2 * n);
     for (auto* v : {&children_, &path_}) v->resize(2 * n);
@@ -31,7 +31,7 @@ class TreeMap : public Grid {
 
   // code[i] is the head of word i, i itself if that is the root.
   double argmax(const Num* scores, const Num*, int32_t* code) {
-    take(scores);
+    read_scores(scores);
     if (!contract()) {
       for (int i = 0; i < rows_; ++i) code[i] = -1;
       return kNone;
@@ -57,7 +57,7 @@ class TreeMap : public Grid {
 
   Num* arcs(int node) { return arcs_.data() + static_cast<int64_t>(node) * width_; }
 
-  void take(const Num* scores) {
+  void read_scores(const Num* scores) {
     for (int d = 0; d < rows_; ++d) {
       Num* row = arcs(d);
       for (int h = 0; h < rows_; ++h) row[h] = scores[static_cast<int64_t>(h) * rows_ + d];
@@ -71,16 +71,16 @@ class TreeMap : public Grid {
 
   // Chooses an arc for every node that is left in the end, path_[0 … chosen_).
   bool contract() {
-    int children = 0, seen = 0, roots = 0;
+    int children = 0, num_seen = 0, roots = 0;
     chosen_ = 0;
     for (int word = 0; word < rows_; ++word) {
       if (place_[word] != kUnseen) continue;
       int length = chosen_;  // nodes below `chosen_` are attached already
-      const int begin = seen;
+      const int begin = num_seen;
       for (int node = word;;) {
         if (node < rows_) {
-          start_[node] = place_[node] = seen;
-          order_[seen++] = node;
+          start_[node] = place_[node] = num_seen;
+          order_[num_seen++] = node;
         }
         path_[length++] = node;
         const Num best = largest(arcs(node), width_);
@@ -103,17 +103,17 @@ class TreeMap : public Grid {
         while (start_[path_[length]] > place_[head]);
         last_[cycle] = children;
         start_[cycle] = start_[path_[length]];
-        merge(cycle, seen);
+        merge(cycle, num_seen);
         node = cycle;
       }
-      for (int k = begin; k < seen; ++k) place_[order_[k]] = kAttached;
+      for (int k = begin; k < num_seen; ++k) place_[order_[k]] = kAttached;
       chosen_ = length;
     }
     return true;
   }
 
   // The arcs into a cycle: entering at a child costs the arc that this child has in the cycle.
-  void merge(int cycle, int seen) {
+  void merge(int cycle, int num_seen) {
     Num* to = arcs(cycle);
     const int head = children_[first_[cycle]];
     const Num lost = weight_[head];
@@ -129,7 +129,7 @@ class TreeMap : public Grid {
       if (root < other) root = other;
     }
     root_[cycle] = root;
-    for (int k = start_[cycle]; k < seen; ++k) to[order_[k]] = kNone;
+    for (int k = start_[cycle]; k < num_seen; ++k) to[order_[k]] = kNone;
   }
 
   // Gives the words of a node their heads, when the node's own head is known: the child that the arc

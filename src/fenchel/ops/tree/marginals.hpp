@@ -1,5 +1,6 @@
-// Log-partitions, marginals and their derivatives of a batch of sentences: sentences of equal length side by
-// side, one per lane; those whose weights have no room in a double one by one.
+// Log-partitions, marginals and their derivatives of a batch of sentences, by the matrix-tree theorem. Sentences
+// of equal length are solved together, one per lane. Those whose weights do not fit into doubles are solved one
+// by one, as WideDouble or BigExp.
 #pragma once
 
 #include <algorithm>
@@ -8,9 +9,9 @@
 
 #include "math.hpp"
 #include "structure.hpp"
-#include "sums.hpp"
 #include "big_exp.hpp"
-#include "wide.hpp"
+#include "elimination.hpp"
+#include "wide_double.hpp"
 
 namespace fenchel {
 namespace {
@@ -26,8 +27,8 @@ FENCHEL_INLINE Lane operator-(Lane a, Lane b) { return {a.v - b.v}; }
 FENCHEL_INLINE Lane operator*(Lane a, Lane b) { return {a.v * b.v}; }
 FENCHEL_INLINE Lane operator/(Lane a, Lane b) { return {a.v / b.v}; }
 
-// Scores that lie this close together make weights that neither overflow nor underflow.
-constexpr double kNear = 600;
+// Scores that differ by no more make weights that neither overflow nor underflow.
+constexpr double kMaxSpread = 600;
 
 template <class T>
 struct Sentences {
@@ -40,7 +41,7 @@ struct Sentences {
   T* shares;           // marginals or products; may be null
 };
 
-class Forest {
+class TreeMarginals {
  public:
   // Answers up to kSide sentences of n words.
   template <class T>
@@ -50,7 +51,7 @@ class Forest {
     if (room_ < n) {
       score_.reset(new Lane[n * n]);
       root_.reset(new Lane[n]);
-      most_.reset(new Lane[n]);
+      head_max_.reset(new Lane[n]);
       room_ = n;
     }
     read(all.scores, all.n, rows, count, score_.get());
@@ -64,11 +65,11 @@ class Forest {
       const int64_t row = rows[lane];
       if (fits_[lane] != 0) {
         if (all.values) all.values[row] = value.v[lane];
-      } else if (trouble_[lane] == 0) {
-        if (high_[lane] > kFar || !answer_alone(all, row, lane, wide_, -kFar))
-          if (!answer_alone(all, row, lane, big_, kNone)) give_up(all, row, kNone);
+      } else if (failure_[lane] == 0) {
+        if (high_[lane] > kLargeSum || !answer_alone(all, row, lane, wide_, -kLargeSum))
+          if (!answer_alone(all, row, lane, big_, kNone)) write_failure(all, row, kNone);
       } else {
-        give_up(all, row, trouble_[lane]);
+        write_failure(all, row, failure_[lane]);
       }
     }
   }
@@ -76,12 +77,12 @@ class Forest {
  private:
   int64_t n_ = 0, room_ = 0;
   bool single_root_ = true;
-  TreeSums<Lane> lanes_;
-  TreeSums<Wide> wide_;
-  TreeSums<BigExp> big_;
+  TreeElimination<Lane> lanes_;
+  TreeElimination<WideDouble> wide_;
+  TreeElimination<BigExp> big_;
   std::unique_ptr<Lane[]> score_, root_;  // rescaled; −inf on the diagonal
-  std::unique_ptr<Lane[]> most_;          // what was subtracted
-  Vec<double> base_, high_, trouble_;     // high: the largest score; trouble: 0, −inf for no tree, or NaN
+  std::unique_ptr<Lane[]> head_max_;      // the largest score of each word's heads, which was subtracted
+  Vec<double> base_, high_, failure_;     // high: the largest score; failure: 0, −inf for no tree, or NaN
   VecInt<double> fits_;                   // whether the weights have room in a double
 
   // Between matrices of sentences, of `stride` words, and lanes, a few entries of all sentences at a time.
@@ -123,7 +124,7 @@ class Forest {
     base_ = zero, high_ = none;
     for (int64_t d = 0; d < n_; ++d) {
       root_[d] = score_[d * n_ + d];
-      most_[d].v = single_root_ ? none : root_[d].v;
+      head_max_[d].v = single_root_ ? none : root_[d].v;
     }
     for (int64_t h = 0; h < n_; ++h)
       for (int64_t d = 0; d < n_; ++d) {
@@ -131,21 +132,21 @@ class Forest {
         bad |= ~(s < kInf<double>);
         high_ = max<double>(high_, s);
         least = s > none && s < least ? s : least;
-        if (h != d) most_[d].v = max<double>(most_[d].v, s);
+        if (h != d) head_max_[d].v = max<double>(head_max_[d].v, s);
       }
     for (int64_t d = 0; d < n_; ++d) {
-      Vec<double> most = most_[d].v;
-      orphan |= most == none;
-      most = most == none ? root_[d].v : most;
-      lost |= most == none;
-      most_[d].v = most = most == none ? zero : most;
-      base_ += most;
-      root_[d].v -= most;
+      Vec<double> head_max = head_max_[d].v;
+      orphan |= head_max == none;
+      head_max = head_max == none ? root_[d].v : head_max;
+      lost |= head_max == none;
+      head_max_[d].v = head_max = head_max == none ? zero : head_max;
+      base_ += head_max;
+      root_[d].v -= head_max;
       top = single_root_ ? max<double>(top, root_[d].v) : top;
     }
     for (int64_t h = 0; h < n_; ++h)
       for (int64_t d = 0; d < n_; ++d) {
-        const Vec<double> s = h == d ? none : score_[h * n_ + d].v - most_[d].v;
+        const Vec<double> s = h == d ? none : score_[h * n_ + d].v - head_max_[d].v;
         score_[h * n_ + d].v = s;
         if (h == d) continue;
         forbids |= s == none;
@@ -161,8 +162,8 @@ class Forest {
     }
     spread = -low;
     spread = forbids ? spread * static_cast<double>(n_) : spread;
-    trouble_ = bad ? splat<double>(std::numeric_limits<double>::quiet_NaN()) : lost ? none : zero;
-    fits_ = ~orphan & (spread <= kNear) & (high_ <= kFar) & (least >= -kFar) & (trouble_ == zero);
+    failure_ = bad ? splat<double>(std::numeric_limits<double>::quiet_NaN()) : lost ? none : zero;
+    fits_ = ~orphan & (spread <= kMaxSpread) & (high_ <= kLargeSum) & (least >= -kLargeSum) & (failure_ == zero);
   }
 
   // The log-partitions. A lane whose weights have no room gets weights of one.
@@ -172,7 +173,7 @@ class Forest {
       for (int64_t d = 0; d < n_; ++d)
         lanes_.arcs[h * n_ + d].v = h == d ? Vec<double>{} : fits_ ? exp<double>(score_[h * n_ + d].v) : one;
     for (int64_t d = 0; d < n_; ++d) lanes_.root[d].v = fits_ ? exp<double>(root_[d].v) : one;
-    Vec<double> value = base_ + trouble_;
+    Vec<double> value = base_ + failure_;
     VecInt<double> fits = fits_;
     lanes_.eliminate(single_root_, [&](Lane s) {
       const VecInt<double> sound = (s.v > 0) & (s.v < kInf<double>);
@@ -187,19 +188,19 @@ class Forest {
     for (int64_t k = 0; k < n_ * n_; ++k) fits_ &= lanes_.shares[k].v == lanes_.shares[k].v;
   }
 
-  // No tree, or none that can be told.
+  // Writes −inf and zeros where there is no tree, NaN where scores are NaN or +inf.
   template <class T>
-  static void give_up(const Sentences<T>& all, int64_t row, double why) {
-    if (all.values) all.values[row] = why;
+  static void write_failure(const Sentences<T>& all, int64_t row, double value) {
+    if (all.values) all.values[row] = value;
     if (!all.shares) return;
     T* to = all.shares + row * all.n * all.n;
-    std::fill(to, to + all.n * all.n, why == why ? T(0) : std::numeric_limits<T>::quiet_NaN());
+    std::fill(to, to + all.n * all.n, value == value ? T(0) : std::numeric_limits<T>::quiet_NaN());
   }
 
-  // One sentence in numbers of more room; false if it has no tree, or a log-partition below the least. The
-  // weights of a single root are rare: a tree has one of them.
+  // One sentence in numbers with a wider exponent; false if it has no tree, or a log-partition below the least.
+  // The weights of a single root are times ε: a tree then has one of them.
   template <class T, class Num>
-  bool answer_alone(const Sentences<T>& all, int64_t row, int64_t lane, TreeSums<Num>& sums, double least) {
+  bool answer_alone(const Sentences<T>& all, int64_t row, int64_t lane, TreeElimination<Num>& sums, double least) {
     const int64_t n = n_, stride = all.n;
     const T* scores = all.scores + row * stride * stride;
     sums.resize(n);
@@ -207,12 +208,12 @@ class Forest {
       for (int64_t d = 0; d < n; ++d) {
         const Num weight = Num::exp(static_cast<double>(scores[h * stride + d]));
         sums.arcs[h * n + d] = h == d ? Num() : weight;
-        if (h == d) sums.root[d] = single_root_ ? weight.rarely() : weight;
+        if (h == d) sums.root[d] = single_root_ ? weight.times_epsilon() : weight;
         if (all.direction) sums.direction[h * n + d] = Num(lanes_.direction[h * n + d].v[lane]);
       }
     Num total(1.0);
     sums.eliminate(false, [&](const Num& s) { total = total * s; });
-    if (!(total.part > 0) || (single_root_ && total.rarity() > 1) || !(total.log() >= least)) return false;
+    if (!(total.significand > 0) || (single_root_ && total.epsilon_power() > 1) || !(total.log() >= least)) return false;
     if (all.values) all.values[row] = total.log();
     if (!all.shares) return true;
     all.direction ? sums.product(false) : sums.marginals(false);
@@ -236,9 +237,9 @@ int infer_trees(const Sentences<T>& all, int threads) {
   const int64_t groups = static_cast<int64_t>(starts.size());
   starts.push_back(all.batch);
   return parallel_rows(groups, 16 * all.n * all.n * all.n, threads, [&](int64_t first, int64_t last) {
-    Forest forest;
+    TreeMarginals model;
     for (int64_t g = first; g < last; ++g)
-      forest.answer(all, rows.data() + starts[g], starts[g + 1] - starts[g], length(rows[starts[g]]));
+      model.answer(all, rows.data() + starts[g], starts[g + 1] - starts[g], length(rows[starts[g]]));
   });
 }
 

@@ -3,7 +3,7 @@
 #include "map.hpp"
 #include "marginals.hpp"
 
-FENCHEL_MAP(tree, 4 * n * n, fenchel::TreeMap<Num>(static_cast<int>(n), option != 0))
+FENCHEL_MAP(tree, 4 * n * n, TreeMap)
 
 #define FENCHEL_TREES(suffix, T)                                                                    \
   FENCHEL_API int fenchel_tree_marginals_##suffix(                                                  \

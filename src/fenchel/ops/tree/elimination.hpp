@@ -1,14 +1,14 @@
-// The sum over all trees of a weighted graph, and the shares of its arcs.
+// The matrix-tree theorem by elimination: the sum over all trees of a weighted graph, and its arcs' marginals.
 #pragma once
 
 #include <memory>
 
-#include "escape.hpp"
+#include "walks.hpp"
 
 namespace fenchel {
 
 template <class Num>
-class TreeSums {
+class TreeElimination {
  public:
   Num *arcs, *root;  // by head and modifier, zero on the diagonal; and the root's
   Num *direction;    // of the logarithms of both, the root's on the diagonal
@@ -30,9 +30,9 @@ class TreeSums {
   // Calls f with the numbers S whose product is the sum.
   template <class F>
   void eliminate(bool single_root, F f) {
-    const Escape<Num, false> escape(single_root);
+    const Walks<Num, false> walks(single_root);
     const auto g = graph<false>(plain_);
-    escape.leave_out(g, n_, 1, f);
+    walks.eliminate(g, n_, 1, f);
     f(g.root[0].x);
   }
 
@@ -49,7 +49,7 @@ class TreeSums {
   template <bool kSlopes>
   Arcs<Number<Num, kSlopes>> graph(std::unique_ptr<Number<Num, kSlopes>[]>& memory) {
     using N = Number<Num, kSlopes>;
-    if (!memory) memory.reset(new N[2 * (room_ + 1) * room_ + Escape<Num, kSlopes>::room(room_)]);
+    if (!memory) memory.reset(new N[2 * (room_ + 1) * room_ + Walks<Num, kSlopes>::room(room_)]);
     const Arcs<N> g = {memory.get(), memory.get() + n_ * n_, n_, n_};
     for (int64_t d = 0; d < n_; ++d) {
       for (int64_t h = 0; h < n_; ++h) g.row(d)[h] = number<kSlopes>(arcs[h * n_ + d], h * n_ + d);
@@ -70,7 +70,7 @@ class TreeSums {
     using N = Number<Num, kSlopes>;
     const auto g = graph<kSlopes>(memory);
     N *all = g.root, *rho = all + n_;  // the root's share is the first term of each sum
-    Escape<Num, kSlopes>(single_root).solve(g, rho, n_, rho + n_ * n_);
+    Walks<Num, kSlopes>(single_root).solve(g, rho, n_, rho + n_ * n_);
     for (int64_t h = 0; h < n_; ++h)
       for (int64_t d = 0; d < n_; ++d) {
         N x = {};

@@ -1,22 +1,23 @@
-// How likely a walk from word to head ends at the root before it meets a given word.
+// Walks from word to head: how likely they reach the root before a given word.
 //
-// Read the weights of a word's arcs as the rates at which a walk goes from it to its heads. With ρ_d(h) the
-// probability that the walk from h reaches the root before d, the marginal of the arc h → d is proportional,
-// among the arcs into d, to w(h → d) ρ_d(h): h must not hang on d. Walks are not changed by leaving words out
-// if their arcs are replaced by the ways through them,
+// The weights of a word's arcs are the rates at which a walk goes from it to its heads. ρ_d(h) is the
+// probability that the walk from h reaches the root before d. Among the arcs into d, the marginal of h → d is
+// proportional to w(h → d) ρ_d(h), since h must not descend from d. A word is eliminated, without a change to
+// the walks, when the ways through it replace its arcs:
 //
-//   w(i → j) += w(i → k) w(k → j) / S_k,  S_k = Σ_i w(i → k),
+//   w(i → j) += w(i → k) w(k → j) / S_k,  S_k = Σ_i w(i → k).
 //
-// so half of the words are left out, the others solved by recursion, and the first half found from them:
+// So one half of the words is eliminated, the other half is solved by recursion, and the first half follows:
 //
 //   ρ_d(k) = Σ_i w(i → k) ρ_d(i) / S_k.
 //
-// Then the same with the halves exchanged. All is O(n³), and nothing is subtracted: with S as a sum, as in
-// the algorithm of Grassmann, Taksar and Heyman (1985), each result has the relative precision of a few
-// roundings, however different the weights are. For a single root, the rates to the root are taken to
-// be infinitely small: they are left out of S, and ρ is the rate at which the root would be met.
+// Then the halves change places. All of it is O(n³), and nothing is subtracted. S is a sum, as in the
+// algorithm of Grassmann, Taksar and Heyman (1985), so each result has the relative precision of a few
+// roundings, however different the weights are. For a single root, the rates to the root are infinitely
+// small: S leaves them out, and ρ is the rate at which the walk meets the root.
 //
-// Num is a vector with one sentence per lane, or a wide number. Where S is zero the results are NaN.
+// Num is a vector with one sentence per lane, or a number with a wider exponent. Where S is zero the results
+// are NaN.
 #pragma once
 
 #include "simd.hpp"
@@ -58,12 +59,12 @@ struct Arcs {
 };
 
 template <class Num, bool kSlopes>
-class Escape {
+class Walks {
  public:
   using N = Number<Num, kSlopes>;
   using Graph = Arcs<N>;
 
-  explicit Escape(bool single_root) : single_root_(single_root) {}
+  explicit Walks(bool single_root) : single_root_(single_root) {}
 
   // How many numbers `solve` needs as memory: the arcs and ρ at every depth.
   static int64_t room(int64_t m) {
@@ -72,12 +73,12 @@ class Escape {
     return all;
   }
 
-  // Takes the last words out, down to `kept` of them, leaving the probabilities of their heads in their rows;
-  // calls f with the S of each.
+  // Eliminates the last words, down to `kept` of them, and leaves the probabilities of their heads in their
+  // rows. Calls f with the S of each.
   template <class F>
-  void leave_out(const Graph& g, int64_t m, int64_t kept, F f) const {
-    while (m - kept >= kPivots) leave_out_block<kPivots>(g, m, f), m -= kPivots;
-    while (m > kept) leave_out_block<1>(g, m, f), m -= 1;
+  void eliminate(const Graph& g, int64_t m, int64_t kept, F f) const {
+    while (m - kept >= kPivots) eliminate_block<kPivots>(g, m, f), m -= kPivots;
+    while (m > kept) eliminate_block<1>(g, m, f), m -= 1;
   }
 
   // rho[i * stride + d] for all words i and d of the graph.
@@ -93,15 +94,15 @@ class Escape {
 
  private:
   bool single_root_;
-  // How many words are left out, or found again, and how many columns filled, at once: rows of several
+  // How many words are eliminated, or found again, and how many columns filled, at once: rows of several
   // sentences side by side are long, and should not go through the cache more often than needed.
   static constexpr int kPivots = kSlopes ? 3 : 4, kRows = 2, kColumns = kSlopes ? 2 : 4;
 
   static FENCHEL_INLINE Num one() { return Num{} + 1.0; }
 
-  // Takes words m − 1, …, m − kCount out.
+  // Eliminates the words m − 1, …, m − kCount.
   template <int kCount, class F>
-  FENCHEL_INLINE void leave_out_block(const Graph& g, int64_t m, F f) const {
+  FENCHEL_INLINE void eliminate_block(const Graph& g, int64_t m, F f) const {
     for (int b = 0; b < kCount; ++b) {
       const int64_t k = m - 1 - b;
       N *row = g.row(k), s = {};
@@ -135,7 +136,7 @@ class Escape {
     to[j] = N{};
   }
 
-  // The same as solve for the words d of first … first + kept; the others are left out.
+  // The same as solve for the words d of first … first + kept; the others are eliminated.
   void solve_half(const Graph& g, int64_t first, int64_t kept, N* rho, int64_t stride, N* memory) const {
     const int64_t m = g.m;
     Graph small = {memory, memory + m * m, m, m};
@@ -147,7 +148,7 @@ class Escape {
       for (int64_t i = 0; i < m; ++i) to[i] = from[place(i)];
       small.root[j] = g.root[place(j)];
     }
-    leave_out(small, m, kept, [](Num) {});
+    eliminate(small, m, kept, [](Num) {});
     solve({small.weight, small.root, kept, m}, own, kept, rest);
     int64_t k = kept;
     for (; k + kRows <= m; k += kRows) find_rows<kRows>(small, k, kept, own);
