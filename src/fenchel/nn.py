@@ -36,7 +36,7 @@ class Mapping(nn.Module):
 
     def __init__(self, mapping: AbstractMapping | str, dim: int = -1) -> None:
         super().__init__()
-        _checks.integer("dim", dim)
+        _checks.check_integer("dim", dim)
         self.dim = dim
         given = resolve(mapping)
         values = {field.name: getattr(given, field.name) for field in fields(given) if field.init}
@@ -66,7 +66,7 @@ class Mapping(nn.Module):
     def extra_repr(self) -> str:
         options = self._numbers | {name: getattr(self, name) for name in self._tensors}
         inside = ", ".join(
-            f"{name}={_checks.kind(value)}{tuple(value.shape)}"
+            f"{name}={_checks.type_name(value)}{tuple(value.shape)}"
             if name in self._tensors
             else f"{name}={value!r}"
             for name, value in options.items()

@@ -19,6 +19,7 @@ OVERLOADS = {
     "entmax_state": 1.5,
     "entmax_jvp": 1.5,
     "entmax_gradient": 1.5,
+    "entmax_parameter_vjp": 1.5,
     "normmax": 2.0,
     "normmax_jvp": 2.0,
     "pnormmax": 1.5,

@@ -16,8 +16,8 @@ def check_attention(
 ) -> None:
     """Queries, keys, values and a mask that fit together."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        _checks.dense_floats(name, tensor)
-        _checks.same_device(name, tensor, query.device, "query")
+        _checks.check_float_tensor(name, tensor)
+        _checks.check_same_device(name, tensor, query.device, "query")
         if tensor.ndim < 2:
             raise ValueError(
                 f"`{name}` must have at least two dimensions, got shape {tuple(tensor.shape)}."
@@ -39,9 +39,9 @@ def check_attention(
     if causal:
         raise ValueError("`mask` must be None when `causal` is true; put both into the mask.")
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
-        got = mask.dtype if isinstance(mask, Tensor) else _checks.kind(mask)
+        got = mask.dtype if isinstance(mask, Tensor) else _checks.type_name(mask)
         raise TypeError(f"`mask` must be a boolean or floating-point torch.Tensor, got {got}.")
-    _checks.same_device("mask", mask, query.device, "query")
+    _checks.check_same_device("mask", mask, query.device, "query")
     shape = (*batch, query.shape[-2], key.shape[-2])
     if not _broadcasts(mask.shape, shape):
         padding = len(shape) > 2 and tuple(mask.shape) == (shape[0], shape[-1])
@@ -91,6 +91,6 @@ def check_heads(dim: Any, heads: Any) -> None:
 
 def check_sequences(name: str, value: Tensor, dim: int) -> None:
     """Vectors of a batch of sequences, (batch, T, dim)."""
-    _checks.dense_floats(name, value)
+    _checks.check_float_tensor(name, value)
     if value.ndim != 3 or value.shape[-1] != dim:
         raise ValueError(f"`{name}` must have shape (batch, T, {dim}), got {tuple(value.shape)}.")

@@ -63,7 +63,7 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         check_heads(dim, heads)
-        _checks.number("dropout", dropout, least=0, most=1)
+        _checks.check_number("dropout", dropout, least=0, most=1)
         self.dim, self.heads, self.dropout = dim, heads, dropout
         self.given = held(mapping)
         self.alpha_logit: nn.Parameter | None = None

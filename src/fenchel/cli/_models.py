@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import _checks
 from .._choices import DEVICES, SEARCH_METHODS
+from .._search_sizes import too_large
 
 if TYPE_CHECKING:
     from ..seq2seq import Seq2Seq
@@ -35,7 +35,7 @@ def search_size(name: str) -> Callable[[str], int]:
 
     def positive_and_bounded(text: str) -> int:
         value = positive(text)
-        if reason := _checks.too_large(name, value):
+        if reason := too_large(name, value):
             raise argparse.ArgumentTypeError(reason)
         return value
 

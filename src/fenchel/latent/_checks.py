@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .._checks._values import dense_floats, kind
+from .._checks import check_float_tensor, type_name
 
 
 def check_estimator(value: object, bases: tuple[type, ...]) -> None:
@@ -15,7 +15,7 @@ def check_estimator(value: object, bases: tuple[type, ...]) -> None:
         raise TypeError(
             "`estimator` must be a mapping, a structure or an estimator, such as "
             "`fenchel.Sparsemax()`, `fenchel.Bits(8)` or "
-            f"`fenchel.latent.estimators.ScoreFunction()`; got {kind(value)}."
+            f"`fenchel.latent.estimators.ScoreFunction()`; got {type_name(value)}."
         )
 
 
@@ -28,15 +28,15 @@ def check_distribution(value: object, structures: type | tuple[type, ...], examp
     if total is None and not hasattr(value, "omega"):
         raise TypeError(
             f"`over` must be a mapping, such as `fenchel.Softmax()`, or {example}; got "
-            f"{kind(value)}."
+            f"{type_name(value)}."
         )
-    raise ValueError(f"`over` must sum to one to be a distribution; {kind(value)} does not.")
+    raise ValueError(f"`over` must sum to one to be a distribution; {type_name(value)} does not.")
 
 
 def check_losses(value: Any, num_pairs: int, name: str) -> None:
     """Raises unless a user's function returned one value for each of so many pairs."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"`{name}` must return a torch.Tensor, got {kind(value)}.")
+        raise TypeError(f"`{name}` must return a torch.Tensor, got {type_name(value)}.")
     if not value.is_floating_point():
         raise TypeError(f"`{name}` must return floating-point values, got {value.dtype}.")
     if tuple(value.shape) != (num_pairs,):
@@ -51,7 +51,7 @@ def check_no_estimator(value: object) -> None:
     if value is not None:
         raise TypeError(
             "`estimator` must be None where a `Posterior` is given, which is a distribution "
-            f"already; got {kind(value)}."
+            f"already; got {type_name(value)}."
         )
 
 
@@ -60,7 +60,7 @@ def check_top_k(value: object, bases: tuple[type, ...]) -> None:
     if not isinstance(value, bases):
         raise TypeError(
             "`over` must be softmax, sparsemax or entmax, such as `fenchel.Sparsemax()`, or "
-            f"`fenchel.Bits(8)`; got {kind(value)}."
+            f"`fenchel.Bits(8)`; got {type_name(value)}."
         )
 
 
@@ -69,14 +69,14 @@ def check_baseline(value: object, base: type) -> None:
     if value is not None and not isinstance(value, base):
         raise TypeError(
             "`baseline` must be None or a baseline, such as "
-            f"`fenchel.latent.estimators.MovingAverage()`; got {kind(value)}."
+            f"`fenchel.latent.estimators.MovingAverage()`; got {type_name(value)}."
         )
 
 
 def check_predictions(value: Any, num_items: int) -> Tensor:
     """A baseline network's predictions as (B); raises unless there is one for each item."""
     if not isinstance(value, Tensor) or value.numel() != num_items or value.ndim > 2:
-        found = tuple(value.shape) if isinstance(value, Tensor) else kind(value)
+        found = tuple(value.shape) if isinstance(value, Tensor) else type_name(value)
         raise ValueError(
             f"a baseline's `network` must return shape ({num_items},) or ({num_items}, 1), one "
             f"value per item; got {found}."
@@ -88,7 +88,7 @@ def check_context(value: Tensor | None, problem: Any) -> Tensor:
     """What a baseline sees of each item, (B, F): the given tensor (..., F), or the scores."""
     if value is None:
         return problem.scores.flatten(1).detach()
-    dense_floats("context", value)
+    check_float_tensor("context", value)
     if value.ndim == 0 or value.shape[:-1] != problem.batch:
         wanted = ", ".join([*map(str, problem.batch), "F"])
         raise ValueError(f"`context` must have shape ({wanted}), got {tuple(value.shape)}.")
@@ -100,5 +100,5 @@ def check_sampled_prior(structure: object, bases: tuple[type, ...]) -> None:
     if not isinstance(structure, bases):
         raise ValueError(
             "`scores` must be over categories or bits (`Bits`, `Budget`), for which a prior can be "
-            f"sampled; got {kind(structure)}."
+            f"sampled; got {type_name(structure)}."
         )

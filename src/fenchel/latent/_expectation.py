@@ -38,7 +38,7 @@ class Loss:
 
     def __post_init__(self) -> None:
         if self.chunk is not None:
-            _checks.size("chunk", self.chunk)
+            _checks.check_size("chunk", self.chunk)
 
     def __call__(self, item: Tensor, z: Tensor) -> Tensor:
         """The values (N,) of items (N,) and outcomes (N, …), in chunks."""

@@ -35,9 +35,9 @@ def k_best(scores: Tensor, k: int) -> Tensor:
 
     References: correia2020efficient.
     """
-    _checks.dense_floats("scores", scores)
-    _checks.dimension("scores", scores.shape, -1)
-    _checks.size("k", k)
+    _checks.check_float_tensor("scores", scores)
+    _checks.check_dim("scores", scores.shape, -1)
+    _checks.check_size("k", k)
     flat = scores.detach().reshape(-1, scores.shape[-1])
     found = cheapest_subsets(flat.abs(), k) ^ (flat > 0).unsqueeze(1)
     return found.reshape(*scores.shape[:-1], *found.shape[1:])

@@ -74,7 +74,7 @@ def log_likelihood(
 
     References: correia2020efficient.
     """
-    _checks.size("samples", samples)
+    _checks.check_size("samples", samples)
     density = Loss(log_density, chunk, name="log_density")
     if isinstance(scores, Posterior):
         check_no_estimator(estimator)

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from .. import _checks
 from ..mappings import AbstractMapping
+from ..mappings._checks import check_ignore_index
 from ..mappings._registry import resolve
 from ..nn import Mapping, held
 
@@ -76,9 +77,9 @@ class FenchelYoungLoss(nn.Module):
         inplace: bool = False,
     ) -> None:
         super().__init__()
-        _checks.integer("dim", dim)
-        _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-        _checks.ignored(ignore_index)
+        _checks.check_integer("dim", dim)
+        _checks.check_choice("reduction", reduction, _checks.REDUCTIONS)
+        check_ignore_index(ignore_index)
         self.mapping = held(mapping, dim)
         self.dim = dim
         self.reduction = reduction

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from .. import _checks
 from ..mappings import AbstractMapping
+from ..mappings._checks import check_linear, check_target
 from ..mappings._protocols import HasClosure
 from ..mappings._registry import resolve
 from ._chunks import Chunk, Entries, Gradients, Problem
@@ -61,12 +62,12 @@ def linear_fenchel_young_loss(
     >>> linear_fenchel_young_loss(Entmax(1.5), hidden, weight, torch.tensor([0, 0]))
     tensor(0.5308)
     """
-    _checks.choice("reduction", reduction, _checks.REDUCTIONS)
+    _checks.check_choice("reduction", reduction, _checks.REDUCTIONS)
     mapping = resolve(mapping)
-    _checks.linear(mapping, hidden, weight, bias, chunk)
+    check_linear(mapping, hidden, weight, bias, chunk)
     rows, classes = hidden.reshape(-1, hidden.shape[-1]), weight.shape[0]
     shape = (*hidden.shape[:-1], classes)
-    if not _checks.target(target, shape, hidden.device, hidden.ndim - 1, ignore_index, "hidden"):
+    if not check_target(target, shape, hidden.device, hidden.ndim - 1, ignore_index, "hidden"):
         raise TypeError("`target` must hold class indices, got floating point.")
     device = hidden.device.type
     if torch.is_autocast_enabled(device):

@@ -92,7 +92,7 @@ def structured_loss(
     References: niculae2018sparsemap, blondel2020learning.
     """
     check_structure(structure, AbstractStructure)
-    _checks.choice("kind", kind, KINDS)
+    _checks.check_choice("kind", kind, KINDS)
     if kind.endswith("sparsemap"):
         if torch.compiler.is_compiling():  # as for `sparsemap`
             eager: Any = torch.compiler.disable(structured_loss)
@@ -110,9 +110,9 @@ def structured_loss(
                 max_iter=max_iter,
             )
         check_not_mapped(scores, extra_scores)
-    _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-    _checks.number("tol", tol, least=0)
-    _checks.size("max_iter", max_iter)
+    _checks.check_choice("reduction", reduction, _checks.REDUCTIONS)
+    _checks.check_number("tol", tol, least=0)
+    _checks.check_size("max_iter", max_iter)
     problem = _to_float64(structure.problem(scores, extra_scores, lengths, mask))
     if isinstance(target, Vertices):
         target = target.indicator if target.codes is None else target.codes
@@ -153,10 +153,10 @@ class StructuredLoss(nn.Module):
     ) -> None:
         super().__init__()
         check_structure(structure, AbstractStructure)
-        _checks.choice("kind", kind, KINDS)
-        _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-        _checks.number("tol", tol, least=0)
-        _checks.size("max_iter", max_iter)
+        _checks.check_choice("kind", kind, KINDS)
+        _checks.check_choice("reduction", reduction, _checks.REDUCTIONS)
+        _checks.check_number("tol", tol, least=0)
+        _checks.check_size("max_iter", max_iter)
         self.structure = structure
         self.kind = kind
         self.reduction = reduction

@@ -91,7 +91,7 @@ class AbstractMapping(abc.ABC):
 
     def check_fields(self) -> None:
         """Raises if a field has a wrong type or value."""
-        _checks.real("gamma", self.gamma, above=0)
+        _checks.check_real("gamma", self.gamma, above=0)
 
     @abc.abstractmethod
     def solve(self, scores: Tensor) -> Tensor:
@@ -167,17 +167,20 @@ class AbstractMapping(abc.ABC):
     def of(cls, **fields: Any) -> Self:
         """A mapping with these fields, all of them, for one call: kept from an earlier one if they
         are numbers, and checked in that call if one is a tensor."""
-        values = tuple(fields.values())
         if torch.compiler.is_compiling():
             return cls(**fields)
-        if any(isinstance(value, Tensor) for value in values):
-            return cls.unchecked(**fields)
-        key = (cls, values)
-        found = _CACHE.get(key) if all(type(value) is float for value in values) else None
+        tensors = [name for name, value in fields.items() if isinstance(value, Tensor)]
+        if tensors:
+            known = {"gamma", getattr(cls, "parameter", "gamma")}
+            return cls.unchecked(**fields) if known.issuperset(tensors) else cls(**fields)
+        values = tuple(fields.values())
+        if not all(type(value) is float for value in values):
+            return cls(**fields)
+        found = _CACHE.get((cls, values))
         if found is None:
             found = cls(**fields)
             if len(_CACHE) < _CACHE_SIZE:
-                _CACHE[key] = found
+                _CACHE[cls, values] = found
         return found
 
     @classmethod
@@ -305,8 +308,8 @@ class AbstractMapping(abc.ABC):
         """Checked scores with `dim` last, divided by γ, and shifted before, if γ is not one or if
         asked to."""
         self.check_fields()
-        _checks.dense_floats("scores", scores)
-        dim = _checks.dimension("scores", scores.shape, dim)
+        _checks.check_float_tensor("scores", scores)
+        dim = _checks.check_dim("scores", scores.shape, dim)
         self.check_width(scores.shape[dim])
         unit = not isinstance(self.gamma, Tensor) and self.gamma == 1.0
         x = scores
@@ -338,4 +341,6 @@ class AbstractMapping(abc.ABC):
         value = getattr(self, name)
         if not isinstance(value, Tensor):
             return None
-        return _checks.per_row(name, _checks.beside(name, value, scores), scores.shape, dim)
+        return _checks.broadcast_per_row(
+            name, _checks.move_beside(name, value, scores), scores.shape, dim
+        )

@@ -70,7 +70,7 @@ class Entmax(AbstractTsallis, HasParameter, HasThreshold):
 
     def check_fields(self) -> None:
         super().check_fields()
-        _checks.real("alpha", self.alpha, above=0)
+        _checks.check_real("alpha", self.alpha, above=0)
 
     @property
     def exponent(self) -> float | Tensor:

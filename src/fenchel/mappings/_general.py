@@ -80,10 +80,10 @@ class General(AbstractMapping, HasClosure):
     def check_fields(self) -> None:
         super().check_fields()
         if not callable(self.omega):
-            raise TypeError(f"`omega` must be a function, got {_checks.kind(self.omega)}.")
-        _checks.number("tol", self.tol, above=0)
-        _checks.number("max_iter", self.max_iter, least=1)
-        _checks.choice("on_failure", self.on_failure, ON_FAILURE)
+            raise TypeError(f"`omega` must be a function, got {_checks.type_name(self.omega)}.")
+        _checks.check_number("tol", self.tol, above=0)
+        _checks.check_number("max_iter", self.max_iter, least=1)
+        _checks.check_choice("on_failure", self.on_failure, ON_FAILURE)
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

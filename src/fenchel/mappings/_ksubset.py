@@ -14,6 +14,7 @@ from .. import _checks
 from ..ops import ksubset as ops
 from ..ops.entmax import entmax_jvp
 from ._base import AbstractMapping
+from ._checks import check_subset_size
 from ._entmax import tsallis
 from ._protocols import HasKernels, HasParameter
 
@@ -41,11 +42,11 @@ class Ksubset(AbstractMapping, HasKernels, HasParameter):
 
     def check_fields(self) -> None:
         super().check_fields()
-        _checks.real("k", self.k, least=0)
-        _checks.number("alpha", self.alpha, least=1)
+        _checks.check_real("k", self.k, least=0)
+        _checks.check_number("alpha", self.alpha, least=1)
 
     def check_width(self, d: int) -> None:
-        _checks.subset_size(self.k, d)
+        check_subset_size(self.k, d)
 
     def mass(self, scores: Tensor) -> float | Tensor:
         kept = (scores > -torch.inf).sum(-1).to(scores.dtype)

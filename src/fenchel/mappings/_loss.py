@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .. import _checks
 from . import _autograd
+from ._checks import check_target
 from ._protocols import HasParameter, HasState
 
 if TYPE_CHECKING:
@@ -29,12 +30,12 @@ def loss(
         total = _autograd.class_loss(scores, target, mapping, reduction, ignore_index)
         if total.is_cuda or total == total:  # NaN may come from a target out of range
             return total
-    _checks.choice("reduction", reduction, _checks.REDUCTIONS)
-    _checks.dense_floats("scores", scores)
+    _checks.check_choice("reduction", reduction, _checks.REDUCTIONS)
+    _checks.check_float_tensor("scores", scores)
     if inplace:
-        _checks.overwritable("scores", scores)
-    dim = _checks.dimension("scores", scores.shape, dim)
-    if not _checks.target(target, scores.shape, scores.device, dim, ignore_index):
+        _checks.check_overwritable("scores", scores)
+    dim = _checks.check_dim("scores", scores.shape, dim)
+    if not check_target(target, scores.shape, scores.device, dim, ignore_index):
         losses = _of_distributions(mapping, scores, target, dim)
         losses = losses if reduction == "none" else getattr(losses, reduction)()
         return losses.to(_result_type(torch.promote_types(scores.dtype, target.dtype), scores))

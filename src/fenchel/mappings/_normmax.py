@@ -35,7 +35,7 @@ class Normmax(AbstractMapping, HasKernels, HasParameter, HasThreshold):
 
     def check_fields(self) -> None:
         super().check_fields()
-        _checks.real("alpha", self.alpha, above=1)
+        _checks.check_real("alpha", self.alpha, above=1)
 
     def solve(self, scores: Tensor) -> Tensor:
         return ops.normmax(scores, self.alpha)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .. import _checks
 from ._base import REGISTRY, AbstractMapping
+from ._checks import check_mapping
 
 get, names, examples = REGISTRY.get, REGISTRY.names, REGISTRY.examples
 
@@ -12,5 +12,5 @@ def resolve(mapping: AbstractMapping | str) -> AbstractMapping:
     """A mapping, or the registered one of that name with its default options."""
     if isinstance(mapping, str):
         return get(mapping)
-    _checks.mapping(mapping, AbstractMapping)
+    check_mapping(mapping, AbstractMapping)
     return mapping

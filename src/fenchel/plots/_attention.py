@@ -44,7 +44,7 @@ def plot_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]
 
     References: peters2019sparse, niculae2017regularized.
     """
-    _checks.dense_floats("weights", weights)
+    _checks.check_float_tensor("weights", weights)
     weights = weights.detach().cpu().double()  # where the mean of denormals is not zero
     if weights.ndim == 3:
         weights = weights.mean(1)

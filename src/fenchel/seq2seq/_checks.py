@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._checks import kind, size, too_large
+from .._checks import check_size, type_name
+from .._search_sizes import too_large
 
 
 def check_search_size(name: str, value: Any) -> None:
     """Checks a size of a search: a positive int, and not too large."""
-    size(name, value)
+    check_size(name, value)
     if reason := too_large(name, value):
         raise ValueError(f"`{name}` {reason}")
 
@@ -21,7 +22,7 @@ def check_sources(source: Any, lengths: Any) -> None:
     """Checks the tokens of a batch, (B, S), and how many of each row are not padding, (B,)."""
     for name, value in (("source", source), ("lengths", lengths)):
         if not isinstance(value, Tensor):
-            raise TypeError(f"`{name}` must be a torch.Tensor, got {kind(value)}.")
+            raise TypeError(f"`{name}` must be a torch.Tensor, got {type_name(value)}.")
         if value.dtype != torch.int64:
             raise TypeError(f"`{name}` must be int64, got {value.dtype}; convert it by `.long()`.")
     if source.ndim != 2 or lengths.shape != source.shape[:1]:
@@ -34,7 +35,7 @@ def check_sources(source: Any, lengths: Any) -> None:
 def check_text(name: str, value: Any) -> None:
     """Checks that a value is a text."""
     if not isinstance(value, str):
-        raise TypeError(f"`{name}` must be a str, got {kind(value)}.")
+        raise TypeError(f"`{name}` must be a str, got {type_name(value)}.")
 
 
 def check_texts(values: Any) -> None:

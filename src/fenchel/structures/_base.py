@@ -195,7 +195,7 @@ class AbstractStructure(abc.ABC):
         Raises:
             TypeError, ValueError: for input of the wrong kind, shape or value.
         """
-        _checks.dense_floats("scores", scores)
+        _checks.check_float_tensor("scores", scores)
         batch = check_batch("scores", scores, self.shape)
         sizes = check_lengths(lengths, mask, batch, self.max_lengths, scores.device)
         dtype = scores.dtype

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._checks._values import _values_can_be_read, dense_floats, kind
+from .._checks import can_read_values, check_float_tensor, type_name
 
 
 def check_structure(value: object, base: type) -> None:
@@ -16,7 +16,7 @@ def check_structure(value: object, base: type) -> None:
     if not isinstance(value, base):
         raise TypeError(
             "`structure` must be a structure, such as `fenchel.Sequence(5, 3)`, or for a function "
-            f"that finds the best one `fenchel.Custom(shape, oracle)`; got {kind(value)}."
+            f"that finds the best one `fenchel.Custom(shape, oracle)`; got {type_name(value)}."
         )
 
 
@@ -49,7 +49,7 @@ def check_extra_scores(
     for name, piece in zip(names, pieces, strict=True):
         if piece is None:
             continue
-        dense_floats(name, piece)
+        check_float_tensor(name, piece)
         if piece.dtype != scores.dtype or piece.device != scores.device:
             raise TypeError(
                 f"`{name}` must have the type and device of `scores`, {scores.dtype} on "
@@ -115,7 +115,7 @@ def check_lengths(
     if tuple(value.shape) != shape:
         raise ValueError(f"`lengths` must have shape {shape}, got {tuple(value.shape)}.")
     value = value.to(torch.int64).reshape(batch.numel(), len(max_lengths))
-    if not _values_can_be_read(value):  # kernels rely on the bounds
+    if not can_read_values(value):  # kernels rely on the bounds
         return torch.minimum(value.clamp(min=1), value.new_tensor(max_lengths)).to(device)
     bad = (value < 1) | (value > torch.tensor(max_lengths))
     if bad.any():
@@ -130,13 +130,13 @@ def _lengths_of_mask(mask: Tensor, batch: torch.Size, max_lengths: tuple[int, ..
     if len(max_lengths) > 1:
         raise ValueError("`mask` must be None for this structure; give `lengths`.")
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        found = mask.dtype if isinstance(mask, Tensor) else kind(mask)
+        found = mask.dtype if isinstance(mask, Tensor) else type_name(mask)
         raise TypeError(f"`mask` must be a boolean torch.Tensor, got {found}.")
     if tuple(mask.shape) != (*batch, *max_lengths):
         raise ValueError(
             f"`mask` must have shape {(*batch, *max_lengths)}, got {tuple(mask.shape)}."
         )
-    if _values_can_be_read(mask) and (mask[..., 1:] & ~mask[..., :-1]).any():
+    if can_read_values(mask) and (mask[..., 1:] & ~mask[..., :-1]).any():
         raise ValueError(
             "`mask` must be true on the first positions of each instance and false behind them; to "
             "forbid a part, set its score to −inf."
@@ -165,7 +165,7 @@ def check_not_mapped(scores: Any, extra_scores: Any) -> None:
 
 def check_finite_indicators(value: Tensor, scores: Tensor) -> None:
     """Raises if indicators (B, …) are not finite, for scores without NaN and +inf."""
-    if not _values_can_be_read(value):
+    if not can_read_values(value):
         return
     bad = ~value.isfinite().flatten(1).all(1) & (scores < torch.inf).flatten(1).all(1)
     if bad.any():
@@ -178,7 +178,7 @@ def check_finite_indicators(value: Tensor, scores: Tensor) -> None:
 def check_indicators(value: Any, shape: torch.Size) -> None:
     """Raises unless a structure's own argmax returned indicators of that shape."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"`argmax` must return a torch.Tensor, got {kind(value)}.")
+        raise TypeError(f"`argmax` must return a torch.Tensor, got {type_name(value)}.")
     if value.shape != shape:
         raise ValueError(
             f"`argmax` must return indicators of the scores' shape {tuple(shape)}, got "
@@ -189,7 +189,9 @@ def check_indicators(value: Any, shape: torch.Size) -> None:
 def check_start(value: Any, posterior: type, problem: Any) -> None:
     """Raises unless an earlier result is one of the same structure, shape and lengths."""
     if not isinstance(value, posterior):
-        raise TypeError(f"`start` must be a Posterior that sparsemap returned, got {kind(value)}.")
+        raise TypeError(
+            f"`start` must be a Posterior that sparsemap returned, got {type_name(value)}."
+        )
     previous = value._problem
     if previous.structure is not problem.structure and previous.structure != problem.structure:
         raise ValueError(
@@ -219,7 +221,9 @@ def check_target(value: Any, batch: torch.Size, positions: int | None, scores: A
     """Whether a target is codes (..., positions); raises unless it is that or indicators
     (..., *shape). `positions` is None if structures have no codes."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"`target` must be a torch.Tensor, or a pair of them; got {kind(value)}.")
+        raise TypeError(
+            f"`target` must be a torch.Tensor, or a pair of them; got {type_name(value)}."
+        )
     if value.device != scores.device:
         raise ValueError(
             f"`target` must be on the device of `scores`, {scores.device}; got {value.device}."
@@ -234,7 +238,7 @@ def check_target(value: Any, batch: torch.Size, positions: int | None, scores: A
 
 def check_codes(value: Tensor, bad: Tensor) -> None:
     """Raises if a code is bad."""
-    if _values_can_be_read(value) and bad.any():
+    if can_read_values(value) and bad.any():
         found = int(value[bad].flatten()[0])
         raise ValueError(
             "`target` must hold codes of the structure, −1 for none; it has no option "
@@ -244,7 +248,7 @@ def check_codes(value: Tensor, bad: Tensor) -> None:
 
 def check_valid_codes(value: Tensor, structure: Any, valid: Tensor) -> None:
     """Raises unless all codes (B, positions) are `valid`, (B)."""
-    if _values_can_be_read(valid) and not valid.all():
+    if can_read_values(valid) and not valid.all():
         found = value[~valid][0].tolist()
         raise ValueError(
             f"`target` must hold structures of {structure}; {found} is none, for the size that "
@@ -254,7 +258,7 @@ def check_valid_codes(value: Tensor, structure: Any, valid: Tensor) -> None:
 
 def check_vertex(name: str, value: Tensor, coded: bool) -> None:
     """Raises unless indicators are zeros and ones, from which the extra parts follow."""
-    if coded and (not _values_can_be_read(value) or ((value == 0) | (value == 1)).all()):
+    if coded and (not can_read_values(value) or ((value == 0) | (value == 1)).all()):
         return
     raise ValueError(
         f"`{name}` must be codes, or zeros and ones of a structure of the library, where there are "
@@ -265,7 +269,9 @@ def check_vertex(name: str, value: Tensor, coded: bool) -> None:
 def check_extra_target(value: Any, batch: torch.Size, own: tuple[int, ...]) -> None:
     """Raises unless the target of extra scores has their shape, `own` for one instance."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"`target` must be a torch.Tensor, or a pair of them; got {kind(value)}.")
+        raise TypeError(
+            f"`target` must be a torch.Tensor, or a pair of them; got {type_name(value)}."
+        )
     shape = (*batch, *own)
     if tuple(value.shape) != shape:
         raise ValueError(

@@ -40,11 +40,11 @@ class Custom(AbstractStructure):
         self, shape: tuple[int, ...], oracle: Callable[[Tensor], Tensor], batched: bool = False
     ) -> None:
         if not isinstance(shape, tuple):
-            raise TypeError(f"`shape` must be a tuple, got {_checks.kind(shape)}.")
+            raise TypeError(f"`shape` must be a tuple, got {_checks.type_name(shape)}.")
         for size in shape:
-            _checks.size("shape", size)
+            _checks.check_size("shape", size)
         if not callable(oracle):
-            raise TypeError(f"`oracle` must be a function, got {_checks.kind(oracle)}.")
+            raise TypeError(f"`oracle` must be a function, got {_checks.type_name(oracle)}.")
         self._shape = shape
         self.oracle = oracle
         self.batched = batched

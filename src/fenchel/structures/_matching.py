@@ -42,8 +42,8 @@ class Matching(CodedStructure):
     columns: int
 
     def __post_init__(self) -> None:
-        _checks.size("rows", self.rows)
-        _checks.size("columns", self.columns)
+        _checks.check_size("rows", self.rows)
+        _checks.check_size("columns", self.columns)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -97,5 +97,5 @@ class Problem:
     def broadcast_scores(self, name: str, values: Tensor) -> Tensor:
         """Values that broadcast to the user's scores, as (B, *shape) in the scores' type."""
         shape = torch.Size((*self.batch, *self.structure.shape))
-        flat = _checks.broadcasts(name, values, shape).reshape(self.scores.shape)
+        flat = _checks.broadcast_to_scores(name, values, shape).reshape(self.scores.shape)
         return flat.to(self.scores.dtype)

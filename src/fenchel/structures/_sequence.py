@@ -47,8 +47,8 @@ class Sequence(CodedStructure):
     tags: int
 
     def __post_init__(self) -> None:
-        _checks.size("length", self.length)
-        _checks.size("tags", self.tags)
+        _checks.check_size("length", self.length)
+        _checks.check_size("tags", self.tags)
 
     @property
     def shape(self) -> tuple[int, ...]:

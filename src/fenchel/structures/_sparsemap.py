@@ -98,10 +98,10 @@ def sparsemap(
         )
     check_structure(structure, AbstractStructure)
     check_not_mapped(scores, extra_scores)
-    _checks.number("tol", tol, least=0)
-    _checks.size("max_iter", max_iter)
+    _checks.check_number("tol", tol, least=0)
+    _checks.check_size("max_iter", max_iter)
     if method is not None:
-        _checks.choice("method", method, ops.METHODS)
+        _checks.check_choice("method", method, ops.METHODS)
     problem = structure.problem(scores, extra_scores, lengths, mask)
     if regularize_extra:
         problem = problem.split_shared_scores()

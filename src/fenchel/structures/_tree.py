@@ -50,7 +50,7 @@ class DependencyTree(CodedStructure):
     single_root: bool = True
 
     def __post_init__(self) -> None:
-        _checks.size("n", self.n)
+        _checks.check_size("n", self.n)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ class VectorStructure(CodedStructure):
     d: int
 
     def __post_init__(self) -> None:
-        _checks.size("d", self.d)
+        _checks.check_size("d", self.d)
 
     @property
     def shape(self) -> tuple[int, ...]:

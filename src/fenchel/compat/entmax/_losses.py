@@ -99,7 +99,7 @@ class LossModule(Module):
     mapping: ClassVar[Callable[..., AbstractMapping]]
 
     def __init__(self, ignore_index: int, reduction: str, **settings: object) -> None:
-        _checks.choice("reduction", reduction, tuple(_REDUCTIONS))
+        _checks.check_choice("reduction", reduction, tuple(_REDUCTIONS))
         super().__init__(**settings)
         self.ignore_index = int(ignore_index)  # that package takes an element of a tensor, too
         self.reduction = reduction

@@ -16,15 +16,17 @@ def check_unused(ensure_sum_one: object = True, **counts: int | None) -> None:
     """Checks arguments that have no effect here: they must be what the other package takes."""
     for name, count in counts.items():
         if count is not None:
-            _checks.number(name, count, least=1)
+            _checks.check_number(name, count, least=1)
     if not isinstance(ensure_sum_one, int):
-        raise TypeError(f"`ensure_sum_one` must be a bool, got {_checks.kind(ensure_sum_one)}.")
+        raise TypeError(
+            f"`ensure_sum_one` must be a bool, got {_checks.type_name(ensure_sum_one)}."
+        )
 
 
 def check_scores(X: Tensor, dim: int = -1) -> int:
     """Checks the scores `X` and their dimension; returns `dim` ≥ 0."""
-    _checks.dense_floats("X", X)
-    return _checks.dimension("X", X.shape, dim)
+    _checks.check_float_tensor("X", X)
+    return _checks.check_dim("X", X.shape, dim)
 
 
 def as_float(value: float | Tensor) -> float | Tensor:
@@ -159,9 +161,9 @@ def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: 
     """
     check_unused(n_iter=n_iter)
     dim, budget = check_scores(X, dim), as_float(budget)
-    _checks.real("budget", budget, least=0, most=X.shape[dim])
+    _checks.check_real("budget", budget, least=0, most=X.shape[dim])
     if isinstance(budget, Tensor):
-        _checks.per_row("budget", budget, X.shape, dim)
+        _checks.broadcast_per_row("budget", budget, X.shape, dim)
     return _ksubset.Ksubset(budget)(X, dim)
 
 

@@ -93,15 +93,15 @@ class AbstractSampler(AbstractOver):
     def __init__(self, over: AbstractMapping | Bits | str | None = None, samples: int = 1) -> None:
         over = Softmax() if over is None else self.resolve(over)
         check_distribution(over, Bits, "`fenchel.Bits(8)`")
-        _checks.size("samples", samples)
+        _checks.check_size("samples", samples)
         super().__init__(over)
         self.samples = samples
 
     def distribution(self, scores: Tensor) -> AbstractSampled:
         if isinstance(self.over, Bits):
             return Bernoulli(self.over.problem(scores))
-        _checks.dense_floats("scores", scores)
-        _checks.dimension("scores", scores.shape, -1)
+        _checks.check_float_tensor("scores", scores)
+        _checks.check_dim("scores", scores.shape, -1)
         return Categorical(Choice(scores.shape[-1]).problem(scores), self.over, scores)
 
     def estimate(self, distribution: AbstractSampled, loss: Loss) -> Expectation:

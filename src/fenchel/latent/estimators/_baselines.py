@@ -41,7 +41,7 @@ class MovingAverage(AbstractBaseline):
 
     def __init__(self, decay: float = 0.99) -> None:
         super().__init__()
-        _checks.fraction("decay", decay)
+        _checks.check_fraction("decay", decay)
         self.decay = decay
         self.register_buffer("average", torch.zeros(()))
         self.register_buffer("weight", torch.zeros(()))

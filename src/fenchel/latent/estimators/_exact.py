@@ -62,8 +62,8 @@ class Exact(AbstractExact):
     def distribution(self, scores: Tensor) -> Table:
         if isinstance(self.over, AbstractStructure):
             return _supports.from_structure(self.over, scores)
-        _checks.dense_floats("scores", scores)
-        _checks.dimension("scores", scores.shape, -1)
+        _checks.check_float_tensor("scores", scores)
+        _checks.check_dim("scores", scores.shape, -1)
         return _supports.from_mapping(self.over, scores)
 
     def extra_repr(self) -> str:
@@ -99,9 +99,9 @@ class TopK(AbstractExact):
     ) -> None:
         over = Sparsemax() if over is None else self.resolve(over)
         check_top_k(over, (AbstractTsallis, Bits))
-        _checks.size("k", k)
+        _checks.check_size("k", k)
         if max_k is not None:
-            _checks.size("max_k", max_k, least=k)
+            _checks.check_size("max_k", max_k, least=k)
         super().__init__(over)
         self.k = k
         self.max_k = max_k
@@ -110,8 +110,8 @@ class TopK(AbstractExact):
         if isinstance(self.over, Bits):
             max_k = max(self.k, MAX_CONFIGURATIONS) if self.max_k is None else self.max_k
             return _supports.from_top_k_bits(self.over, scores, self.k, max_k)
-        _checks.dense_floats("scores", scores)
-        _checks.dimension("scores", scores.shape, -1)
+        _checks.check_float_tensor("scores", scores)
+        _checks.check_dim("scores", scores.shape, -1)
         return _supports.from_top_k(self.over, scores, self.k, self.max_k)
 
     def extra_repr(self) -> str:

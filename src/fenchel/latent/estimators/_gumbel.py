@@ -44,11 +44,11 @@ class GumbelSoftmax(AbstractSampler):
         samples: int = 1,
     ) -> None:
         super().__init__(over, samples)
-        _checks.number("temperature", temperature, above=0)
+        _checks.check_number("temperature", temperature, above=0)
         self.temperature = temperature
 
     def estimate_by_samples(self, distribution: AbstractSampled, loss: Loss) -> Expectation:
-        _checks.number("temperature", self.temperature, above=0)
+        _checks.check_number("temperature", self.temperature, above=0)
         item = repeat_items(distribution, self.samples)
         losses = loss(item, distribution.relaxed_sample(item, self.temperature, self.hard))
         return estimated(distribution, mean_over_samples(losses, self.samples), self.samples)

@@ -6,6 +6,7 @@ import torch
 
 from ... import _checks
 from ...mappings import AbstractMapping
+from ...mappings._checks import check_mapping
 from .._distributions import AbstractSampled
 from .._expectation import Expectation, Loss
 from ._base import AbstractSampler, repeat_items
@@ -30,9 +31,9 @@ class SumAndSample(AbstractSampler):
 
     def __init__(self, over: AbstractMapping | str | None = None, k: int = 1) -> None:
         if over is not None:
-            _checks.mapping(self.resolve(over), AbstractMapping)
+            check_mapping(self.resolve(over), AbstractMapping)
         super().__init__(over)
-        _checks.size("k", k)
+        _checks.check_size("k", k)
         self.k = k
 
     def estimate_by_samples(self, distribution: AbstractSampled, loss: Loss) -> Expectation:

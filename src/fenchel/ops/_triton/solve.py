@@ -130,7 +130,8 @@ def short_forward_kernel(
         b_part = tilt(tl.max(b_part, 1), finite(top, TYPE), c, TYPE)
         rise = _start(b_part, least, shortest, ready, r, START, KIND)
     rise, rest = _block_root(b_tilt, rise, least, shortest, ready, r, 100, POWER, KIND)
-    total = row_sum(solution_power(b_tilt, rise, rest, out, OUT))
+    b_y = solution_power(b_tilt, rise, rest, out, OUT)
+    total = row_sum(b_y)
     if KIND == ENTMAX:
         # Where entries joined the support in the last step, or many are small.
         is_off, steps = _is_off(total, ready, RESOLUTION, POWER), 0
@@ -138,10 +139,13 @@ def short_forward_kernel(
             b_power, b_slope = _slopes(b_tilt, rise, rest, r, POWER)
             moved, low = correct(row_sum(b_power), row_sum(b_slope), rise, rest, r)
             rise, rest = tl.where(is_off, moved, rise), tl.where(is_off, low, rest)
-            total = row_sum(solution_power(b_tilt, rise, rest, out, OUT))
+            b_y = solution_power(b_tilt, rise, rest, out, OUT)
+            total = row_sum(b_y)
             is_off = _is_off(total, ready, RESOLUTION, POWER)
             steps += 1
-    b_y = solution_power(b_tilt, rise, rest, out, OUT)
+    if POWER > 0 and D > 256:
+        # Computed again, since the registers do not hold it through the loop.
+        b_y = solution_power(b_tilt, rise, rest, out, OUT)
     moment = tl.sum(tl.where(b_y > 0, b_y * b_tilt, 0.0), 1) if STATE else rise
     share = _finalize_rows(
         p_value, p_state, o_row, m_row, top, rise, rest, total, moment, b_parameter, c, STATE

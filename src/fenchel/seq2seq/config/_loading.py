@@ -62,7 +62,7 @@ def example(name: str) -> str:
     >>> print(example("inflection").splitlines()[0])
     # Morphological inflection: lemma and tags in, inflected form out.
     """
-    _checks.choice("name", name, TASKS)
+    _checks.check_choice("name", name, TASKS)
     return (
         resources.files("fenchel.seq2seq") / "resources" / "examples" / f"{name}.yaml"
     ).read_text(encoding="utf-8")

@@ -17,8 +17,9 @@ from pydantic import (
     model_validator,
 )
 
-from ... import _checks, mappings
+from ... import mappings
 from ..._choices import Device, Task
+from ..._search_sizes import too_large
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Size = Annotated[int, Field(gt=0, le=10_000_000)]
@@ -284,7 +285,7 @@ class SearchConfig(Section):
     @field_validator("*")
     @classmethod
     def _check_bound(cls, value: int, info: ValidationInfo) -> int:
-        if reason := _checks.too_large(str(info.field_name), value):
+        if reason := too_large(str(info.field_name), value):
             raise ValueError(reason)
         return value
 

@@ -150,7 +150,7 @@ def evaluate(
     >>> found.pairs, sorted(found.scores)
     (2, ['BLEU', 'chrF'])
     """
-    _checks.choice("task", task, tuple(SCORES))
+    _checks.check_choice("task", task, tuple(SCORES))
     models = check_decoders(models)
     if not pairs:
         raise ValueError("there is no pair to evaluate.")

@@ -81,7 +81,7 @@ def search(
 
     References: peters2019sparse.
     """
-    _checks.choice("method", method, SEARCH_METHODS)
+    _checks.check_choice("method", method, SEARCH_METHODS)
     check_sources(source, lengths)
     sizes = {
         "beam": beam,

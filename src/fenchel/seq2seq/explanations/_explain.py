@@ -141,7 +141,7 @@ def explain(
     (('c', 'a', 'b'), ['a', 'b', 'end'])
     """
     check_text("text", text)
-    _checks.size("shown", shown)
+    _checks.check_size("shown", shown)
     ensemble = Ensemble(models)
     model = ensemble.models[0]
     ids = model.source.encode(text)

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ..._checks import kind
+from ..._checks import type_name
 from ..data._vocabulary import Vocabulary
 from ._checks import check_distributions, check_same_sizes, check_same_vocabularies
 from ._model import Seq2Seq
@@ -50,7 +50,7 @@ def check_decoders(models: Any) -> list[Any]:
         if not isinstance(model, Decoder):
             raise TypeError(
                 "`models` must be a model, or a list of models, with `start`, `step` and "
-                f"`probabilities`; got {kind(model)}."
+                f"`probabilities`; got {type_name(model)}."
             )
     if not found:
         raise ValueError("`models` must hold at least one model, got none.")

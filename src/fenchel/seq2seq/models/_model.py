@@ -90,7 +90,7 @@ class Seq2Seq(nn.Module):
             batch: the pairs; `batch.count` tokens are predicted.
             reduction: "mean" or "sum" over the tokens.
         """
-        _checks.choice("reduction", reduction, ("mean", "sum"))
+        _checks.check_choice("reduction", reduction, ("mean", "sum"))
         tokens, target = batch.target[:, :-1], batch.target[:, 1:]
         vectors, _ = self.core(batch.source, batch.source_lengths, tokens, False)
         return self.output.loss(vectors, target, reduction)

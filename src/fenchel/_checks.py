@@ -1,4 +1,5 @@
-"""Numbers, tensors and dimensions."""
+"""Generic checks of arguments: each raises an error that names the argument, what it must be, and
+what came. A check of one domain stands beside its owner."""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ DTYPES = frozenset((*HALF, torch.float32, torch.float64))
 REDUCTIONS = ("none", "mean", "sum")
 
 
-def kind(value: object) -> str:
+def type_name(value: object) -> str:
     """What a value is, for a message."""
     return type(value).__name__
 
 
-def dense(name: str, value: Tensor) -> None:
+def check_dense(name: str, value: Tensor) -> None:
     """A dense tensor."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"`{name}` must be a torch.Tensor, got {kind(value)}.")
+        raise TypeError(f"`{name}` must be a torch.Tensor, got {type_name(value)}.")
     if value.is_nested:
         padding = "-torch.inf" if name == "scores" else "0.0"
         raise TypeError(
@@ -44,9 +45,9 @@ def dense(name: str, value: Tensor) -> None:
         )
 
 
-def dense_floats(name: str, value: Tensor) -> None:
+def check_float_tensor(name: str, value: Tensor) -> None:
     """A dense tensor of one of the four floating-point types."""
-    dense(name, value)
+    check_dense(name, value)
     if value.dtype not in DTYPES:
         raise TypeError(
             f"`{name}` must be bfloat16, float16, float32 or float64, got {value.dtype}; "
@@ -54,7 +55,7 @@ def dense_floats(name: str, value: Tensor) -> None:
         )
 
 
-def overwritable(name: str, value: Tensor) -> None:
+def check_overwritable(name: str, value: Tensor) -> None:
     """A tensor that a gradient may overwrite."""
     whole = value if value._base is None else value._base
     if whole.is_leaf and whole.requires_grad:
@@ -64,20 +65,20 @@ def overwritable(name: str, value: Tensor) -> None:
         )
 
 
-def integer(name: str, value: Any) -> None:
+def check_integer(name: str, value: Any) -> None:
     """A Python integer."""
     if type(value) is not int and (not isinstance(value, Integral) or isinstance(value, bool)):
-        raise TypeError(f"`{name}` must be an int, got {kind(value)}.")
+        raise TypeError(f"`{name}` must be an int, got {type_name(value)}.")
 
 
-def dimension(name: str, shape: torch.Size, dim: int) -> int:
+def check_dim(name: str, shape: torch.Size, dim: int) -> int:
     """The nonnegative form of `dim`, which must exist and not be empty."""
     if isinstance(dim, float | Tensor):
         raise TypeError(
-            f"`dim` must be an int, got {kind(dim)}; the options of a mapping go by their names, "
-            "as in `entmax(scores, alpha=1.5)`."
+            f"`dim` must be an int, got {type_name(dim)}; the options of a mapping go by their "
+            "names, as in `entmax(scores, alpha=1.5)`."
         )
-    integer("dim", dim)
+    check_integer("dim", dim)
     n = len(shape)
     if n == 0:
         raise ValueError(f"`{name}` must have at least one dimension, got a scalar.")
@@ -91,7 +92,7 @@ def dimension(name: str, shape: torch.Size, dim: int) -> int:
     return dim
 
 
-def _values_can_be_read(value: Tensor) -> bool:
+def can_read_values(value: Tensor) -> bool:
     """Whether looking at the values costs no device synchronization and breaks no transform."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
@@ -100,7 +101,7 @@ def _values_can_be_read(value: Tensor) -> bool:
     return type(value) in (Tensor, torch.nn.Parameter) and value.device.type == "cpu"
 
 
-def real(
+def check_real(
     name: str,
     value: Any,
     *,
@@ -112,8 +113,8 @@ def real(
     if type(value) is float and least <= value <= most and above < value < math.inf:
         return  # the common case, at the least cost
     if isinstance(value, Tensor):
-        dense_floats(name, value)
-        if not _values_can_be_read(value):
+        check_float_tensor(name, value)
+        if not can_read_values(value):
             return
         if not value.numel():
             return
@@ -123,7 +124,7 @@ def real(
         bad = ~((value >= least) & (value > above) & (value <= most) & value.isfinite())
         value = value[bad].flatten()[0].item()
     elif isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"`{name}` must be a number or a torch.Tensor, got {kind(value)}.")
+        raise TypeError(f"`{name}` must be a number or a torch.Tensor, got {type_name(value)}.")
     elif least <= float(value) <= most and float(value) > above and math.isfinite(value):
         return
     bounds = [
@@ -137,28 +138,28 @@ def real(
     )
 
 
-def number(name: str, value: Any, **bounds: float) -> None:
+def check_number(name: str, value: Any, **bounds: float) -> None:
     """A finite Python number within bounds."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"`{name}` must be a number, got {kind(value)}.")
-    real(name, value, **bounds)
+        raise TypeError(f"`{name}` must be a number, got {type_name(value)}.")
+    check_real(name, value, **bounds)
 
 
-def fraction(name: str, value: Any) -> None:
+def check_fraction(name: str, value: Any) -> None:
     """A number in [0, 1)."""
-    number(name, value, least=0)
+    check_number(name, value, least=0)
     if value >= 1:
         raise ValueError(f"`{name}` must be less than 1, got {value:g}.")
 
 
-def size(name: str, value: Any, least: int = 1) -> None:
+def check_size(name: str, value: Any, least: int = 1) -> None:
     """A Python integer that is at least so large."""
-    integer(name, value)
+    check_integer(name, value)
     if value < least:
         raise ValueError(f"`{name}` must be at least {least}, got {value}.")
 
 
-def same_device(name: str, value: Tensor, device: torch.device, of: str = "scores") -> None:
+def check_same_device(name: str, value: Tensor, device: torch.device, of: str = "scores") -> None:
     """A tensor on the device of another."""
     if value.device != device:
         raise ValueError(
@@ -167,16 +168,16 @@ def same_device(name: str, value: Tensor, device: torch.device, of: str = "score
         )
 
 
-def beside(name: str, value: Tensor, scores: Tensor) -> Tensor:
+def move_beside(name: str, value: Tensor, scores: Tensor) -> Tensor:
     """`value` on the device of the scores, to which a single number on the CPU goes as in torch."""
     if value.device == scores.device:
         return value
     if value.ndim > 0 or value.device.type != "cpu":
-        same_device(name, value, scores.device)
+        check_same_device(name, value, scores.device)
     return value.to(scores.device, non_blocking=True)
 
 
-def per_row(name: str, value: Tensor, shape: torch.Size, dim: int) -> Tensor:
+def broadcast_per_row(name: str, value: Tensor, shape: torch.Size, dim: int) -> Tensor:
     """`value` as one entry per row: of the rank of `shape`, with `dim` moved last and of size 1."""
     rows = list(shape)
     rows[dim] = 1
@@ -190,9 +191,9 @@ def per_row(name: str, value: Tensor, shape: torch.Size, dim: int) -> Tensor:
     return value.movedim(dim, value.ndim - 1)
 
 
-def broadcasts(name: str, value: Tensor, shape: torch.Size) -> Tensor:
+def broadcast_to_scores(name: str, value: Tensor, shape: torch.Size) -> Tensor:
     """A floating-point tensor expanded to the shape of the scores."""
-    dense_floats(name, value)
+    check_float_tensor(name, value)
     try:
         return value.broadcast_to(shape)
     except RuntimeError:
@@ -202,7 +203,7 @@ def broadcasts(name: str, value: Tensor, shape: torch.Size) -> Tensor:
         ) from None
 
 
-def choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """One of a few words."""
     if value not in choices:
         raise ValueError(f"`{name}` must be one of {', '.join(choices)}, got {value!r}.")

@@ -8,35 +8,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._values import _values_can_be_read, dense, dense_floats, integer, kind, real, same_device
+from .._checks import (
+    can_read_values,
+    check_dense,
+    check_float_tensor,
+    check_integer,
+    check_real,
+    check_same_device,
+    type_name,
+)
 
 
-def mapping(value: object, base: type) -> None:
+def check_mapping(value: object, base: type) -> None:
     """A mapping, an object of their base class."""
     if not isinstance(value, base):
         raise TypeError(
-            f"`mapping` must be a mapping, such as `fenchel.Entmax(1.5)`; got {kind(value)}."
+            f"`mapping` must be a mapping, such as `fenchel.Entmax(1.5)`; got {type_name(value)}."
         )
 
 
-def subset_size(k: float | Tensor, d: int) -> None:
+def check_subset_size(k: float | Tensor, d: int) -> None:
     """A number of entries that a row of d can hold."""
     try:
-        real("k", k, least=0, most=d)
+        check_real("k", k, least=0, most=d)
     except ValueError as error:
         raise ValueError(f"{str(error)[:-1]} for rows of {d} entries.") from None
 
 
-def ignored(ignore_index: Any) -> None:
+def check_ignore_index(ignore_index: Any) -> None:
     """The class index of rows that count for nothing, or None for no such index."""
     if ignore_index is not None:
         try:
-            integer("ignore_index", ignore_index)
+            check_integer("ignore_index", ignore_index)
         except TypeError as error:
             raise TypeError(f"{str(error)[:-1]}; None ignores no index.") from None
 
 
-def target(
+def check_target(
     target: Tensor,
     shape: tuple[int, ...],
     device: torch.device,
@@ -46,11 +54,11 @@ def target(
 ) -> bool:
     """Class indices (returns True) or distributions (returns False) that fit scores of that shape
     on the device of a tensor `of` the user's."""
-    ignored(ignore_index)
-    dense("target", target)
-    same_device("target", target, device, of)
+    check_ignore_index(ignore_index)
+    check_dense("target", target)
+    check_same_device("target", target, device, of)
     if target.is_floating_point():
-        dense_floats("target", target)
+        check_float_tensor("target", target)
         if target.shape != shape:
             raise ValueError(
                 f"a floating-point `target` must have the scores' shape {tuple(shape)}, "
@@ -68,7 +76,7 @@ def target(
             f"`target` must have shape {rows}, the scores' without `dim`, "
             f"got {tuple(target.shape)}."
         )
-    if _values_can_be_read(target):
+    if can_read_values(target):
         bad = (target < 0) | (target >= classes)
         if not bad.any():
             return True
@@ -83,13 +91,15 @@ def target(
     return True
 
 
-def linear(mapping: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, chunk: Any) -> None:
+def check_linear(
+    mapping: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, chunk: Any
+) -> None:
     """A linear layer into the classes of a mapping whose parameters are numbers."""
     for name, value in (("hidden", hidden), ("weight", weight), ("bias", bias)):
         if value is None:
             continue
-        dense_floats(name, value)
-        same_device(name, value, hidden.device, "hidden")
+        check_float_tensor(name, value)
+        check_same_device(name, value, hidden.device, "hidden")
         if value.dtype != hidden.dtype and not torch.is_autocast_enabled(hidden.device.type):
             raise TypeError(
                 f"`{name}` must have the type of `hidden`, {hidden.dtype}; got {value.dtype}."
