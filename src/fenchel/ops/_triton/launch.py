@@ -98,11 +98,14 @@ def _short(d: int, power: int) -> tuple[int, dict[str, int]]:
     return rows, {"R": rows, "D": width, "GROUP": group, "num_warps": warps}
 
 
-def _long(d: int, power: int, compute: torch.dtype, tile: int | None) -> dict[str, int]:
+def _long(
+    d: int, power: int, dtype: torch.dtype, compute: torch.dtype, tile: int | None
+) -> dict[str, int]:
     """For a long row, how many slices, tiles to read and to write at a time, and warps."""
     width, warps = 1024, 4
     if d > 8192:
-        width, warps = (2048, 8) if power > 0 or d < 65536 else (4096, 16)
+        # Of the longest rows fewer at a time, or the cache would not keep them.
+        width, warps = (2048, 8) if d * dtype.itemsize < 2**17 else (4096, 16)
     width = tile or (width // 2 if compute == torch.float64 else width)
     reads = min(8, triton.cdiv(d, width))
     writes = 1 if power == SLOW.value else min(4, reads)  # or the code would be long
@@ -146,7 +149,7 @@ def launches(
         if tile is None and d <= SHORT:
             kernel, (rows, shape) = short_forward_kernel, _short(d, power)
         else:
-            kernel, rows, shape = long_forward_kernel, 1, _long(d, power, compute, tile)
+            kernel, rows, shape = long_forward_kernel, 1, _long(d, power, dtype, compute, tile)
         constants = {
             "KIND": kind,
             "POWER": power,
