@@ -56,6 +56,11 @@ CASES = {
             "beside one sample per pair and all categories, and the solver's share for bits.",
         ),
         Case(
+            "gpu_calls",
+            "The host's time per call on small inputs on a GPU, float32, beside torch.",
+            gpu=True,
+        ),
+        Case(
             "gpu_mappings",
             "Mappings on a GPU, as multiples of torch.softmax on the same scores.",
             gpu=True,

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -275,14 +275,16 @@ def _import(count: int) -> Row:
     return _with_targets({**row, "shape": None}, None, MAX_IMPORT_SECONDS * 1e6)
 
 
-def _places(devices: Sequence[str]) -> list[Place]:
-    return [Place(device, shape) for device in devices for shape in SHAPES[device]]
-
-
 def rows(options: Options) -> Iterator[Row]:
-    """Mappings, losses and the profile at every place, and the import; on a CPU one thread."""
+    """Mappings, losses and the profile with one thread of a CPU, and the import."""
     torch.set_num_threads(1)
-    places = _places(["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+    yield from on_device("cpu", options)
+    yield _import(1 if options.quick else IMPORTS)
+
+
+def on_device(device: str, options: Options) -> Iterator[Row]:
+    """Mappings, losses and the profile at every shape."""
+    places = [Place(device, shape) for shape in SHAPES[device]]
     for place in places:
         _check(place)
     rounds = options.rounds if options.quick else ROUNDS
@@ -291,4 +293,3 @@ def rows(options: Options) -> Iterator[Row]:
             yield from _mappings(place, pass_, rounds)
         yield from _losses(place, rounds)
         yield from _profile(place, rounds)
-    yield _import(1 if options.quick else IMPORTS)

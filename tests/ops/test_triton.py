@@ -257,3 +257,38 @@ def test_parameters_without_a_meaning_give_nan() -> None:
         assert norm.isnan().all(-1).tolist() == bad
     k = torch.tensor([[2.0], [math.nan], [-1.0], [10.0], [math.inf], [1.0]], device=DEVICE)
     assert ksubset_triton.ksubset(scores, k, 1.5).isnan().all(-1).tolist() == bad
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, 3.0])
+def test_loss_of_classes(alpha: float) -> None:
+    scores = torch.randn(9, 200 if CUDA else 12, dtype=torch.float64, device=DEVICE)
+    target = torch.arange(9, device=DEVICE)
+    target[3], target[4] = -7, scores.shape[1]
+    for dtype, tol in ((torch.float32, 1e-6), (torch.float64, 1e-12)):
+        rows = scores.to(dtype)
+        for given in (alpha, rows.new_full((9, 1), alpha)):
+            losses, state = entmax_loss_triton.entmax_loss(rows, target, -7, given)
+            expected, _ = entmax.reference.entmax_loss(rows.double(), target, -7, alpha)
+            assert losses.dtype == dtype
+            torch.testing.assert_close(
+                losses.double(), expected, rtol=tol, atol=tol, equal_nan=True
+            )
+            weights = rows.new_full((), 0.5).expand(9, 1)
+            gradient = entmax_loss_triton.entmax_gradient(
+                rows, state, target.unsqueeze(-1), weights, given
+            )
+            assert gradient[3].eq(0).all()
+            y = entmax.reference.entmax(rows.double(), alpha)
+            torch.testing.assert_close(gradient[0, 1:].double(), y[0, 1:] / 2, rtol=0, atol=tol)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 1.33, 2.0, 4.0])
+def test_derivative_in_alpha(alpha: float) -> None:
+    scores = torch.randn(5, 3000 if CUDA else 20, dtype=torch.float64, device=DEVICE)
+    y, v = entmax.reference.entmax(scores, alpha), torch.randn_like(scores)
+    expected = entmax.reference.entmax_parameter_vjp(y, v, alpha)
+    for dtype, tol in ((torch.float32, 1e-4), (torch.float64, 1e-10)):
+        for given in (alpha, torch.full((5, 1), alpha, device=DEVICE)):
+            found = entmax_triton.entmax_parameter_vjp(y.to(dtype), v.to(dtype), given)
+            assert found.dtype == dtype
+            torch.testing.assert_close(found.double(), expected, rtol=tol, atol=tol)

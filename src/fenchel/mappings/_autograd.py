@@ -37,9 +37,10 @@ if TYPE_CHECKING:
 
 def jacobian_product(mapping: AbstractMapping, y: Tensor, v: Tensor) -> Tensor:
     """The Jacobian at the solution y times v, accumulated in at least float32."""
-    fast = isinstance(mapping, HasKernels) and not is_recorded()
-    jvp = mapping.kernel_jvp if fast else mapping.jvp
-    if y.dtype == v.dtype and (fast or y.dtype not in HALF):
+    jvp, takes_half = mapping.jvp, False
+    if isinstance(mapping, HasKernels) and not is_recorded():
+        jvp, takes_half = mapping.kernel_jvp, True
+    if y.dtype == v.dtype and (takes_half or y.dtype not in HALF):
         return jvp(y, v)
     wide = torch.promote_types(y.dtype, torch.float32)
     return jvp(y.to(wide), v.to(wide)).to(v.dtype)
@@ -285,7 +286,8 @@ class StateMax(Function):
         mapping: AbstractMapping,
         inplace: bool,
     ) -> Tensor:
-        value, state = mapping.at(parameter).solve_state(readable(scores, mapping), target)
+        stateful: Any = mapping.at(parameter)
+        value, state = stateful.solve_state(readable(scores, mapping), target)
         ctx.mapping, ctx.inplace = mapping, inplace and scores.is_contiguous()
         ctx.save_for_backward(scores, state, parameter, target)
         return value

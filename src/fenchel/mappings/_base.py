@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 REGISTRY: Registry[AbstractMapping] = Registry("mapping")
-_CACHE: dict[Any, AbstractMapping] = {}
+_CACHE: dict[Any, Any] = {}
 _CACHE_SIZE = 256
 _DIRECT = frozenset((torch.float32, torch.float64))
 
@@ -187,7 +187,7 @@ class AbstractMapping(abc.ABC):
     def unchecked(cls, **fields: Any) -> Self:
         """A mapping with these fields, all of them, whose values are checked when it is called."""
         mapping = object.__new__(cls)
-        mapping.__dict__.update(fields)
+        vars(mapping).update(fields)
         return mapping
 
     def at(self, parameter: Tensor | None) -> Self:

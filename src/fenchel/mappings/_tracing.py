@@ -61,7 +61,7 @@ def traced_solution(scores: Tensor, parameter: Tensor | None, mapping: AbstractM
         return y
     wide = torch.promote_types(y.dtype, torch.float32)
     result = y + fixed.jvp(y.to(wide), _change(scores).to(wide))
-    if parameter is not None:
+    if parameter is not None and isinstance(fixed, HasParameter):
         result = result + fixed.parameter_jvp(y) * _change(parameter)
     return result.to(y.dtype)
 
@@ -78,7 +78,7 @@ def traced_value(
     value = value + (y * change).sum(-1)
     if target is not None:
         value = value - change.gather(-1, target).squeeze(-1)
-    if parameter is not None:
+    if parameter is not None and isinstance(fixed, HasParameter):
         value = value - fixed.parameter_omega(y) * _change(parameter).squeeze(-1)
     return value
 

@@ -140,7 +140,7 @@ def _on_cpu(
             return fallback(*arguments)
         for value in arguments:
             if isinstance(value, Tensor) and not value.is_contiguous():
-                arguments = [v.contiguous() if isinstance(v, Tensor) else v for v in arguments]
+                arguments = tuple(v.contiguous() if isinstance(v, Tensor) else v for v in arguments)
                 break
         return native(*arguments)
 

@@ -88,7 +88,7 @@ class AttentionMap:
     def alpha_derivative(self, y: Tensor) -> Tensor:
         """∂ŷ/∂alpha at the solution y, in at least float32."""
         wide = torch.promote_types(y.dtype, torch.float32)
-        return self.unit_mapping.parameter_jvp(y.to(wide))
+        return self.unit_mapping.parameter_jvp(y.to(wide))  # type: ignore[attr-defined]
 
 
 @dataclass
