@@ -288,7 +288,7 @@ def test_derivative_in_alpha(alpha: float) -> None:
     y, v = entmax.reference.entmax(scores, alpha), torch.randn_like(scores)
     expected = entmax.reference.entmax_parameter_vjp(y, v, alpha)
     for dtype, tol in ((torch.float32, 1e-4), (torch.float64, 1e-10)):
-        for given in (alpha, torch.full((5, 1), alpha, device=DEVICE)):
+        for given in (alpha, y.new_full((5, 1), alpha)):
             found = entmax_triton.entmax_parameter_vjp(y.to(dtype), v.to(dtype), given)
             assert found.dtype == dtype
             torch.testing.assert_close(found.double(), expected, rtol=tol, atol=tol)
