@@ -35,7 +35,7 @@ def test_it_is_the_mapping(mapping: AbstractMapping) -> None:
 def test_a_mapping_by_name() -> None:
     model = nn.Sequential(nn.Linear(5, 4), Mapping("sparsemax"))
     assert model(SCORES).sum(-1).allclose(torch.ones(3))
-    with pytest.raises(ValueError, match="`name` must be one of entmax"):
+    with pytest.raises(ValueError, match="the name of a mapping must be one of entmax"):
         Mapping("hardmax")
     with pytest.raises(TypeError, match="`mapping` must be a mapping"):
         Mapping(1.5)  # type: ignore[arg-type]

@@ -54,7 +54,7 @@ def test_a_class_may_be_defined_again_but_not_another_of_its_name() -> None:
 
 
 def test_unknown_names_and_options() -> None:
-    with pytest.raises(ValueError, match="`name` must be one of circle, square, got 'cube'"):
+    with pytest.raises(ValueError, match="of a shape must be one of circle, square, got 'cube'"):
         REGISTRY.get("cube")
     with pytest.raises(TypeError, match="square has no option `edge`; it takes side"):
         REGISTRY.get("square", edge=2.0)

@@ -110,7 +110,7 @@ def test_each_promise_of_a_mapping_can_be_broken(promise: Callable) -> None:
     broken = type("Broken", (Plain,), BROKEN_MAPPINGS[promise])()
     with pytest.raises(AssertionError) as caught:
         testing.check_mapping(broken)
-    assert f"breaks a promise: {message(promise)}" in str(caught.value)
+    assert f"breaks this promise: “{message(promise)}”" in str(caught.value)
     assert "scores [" in str(caught.value)
 
 
@@ -218,7 +218,7 @@ def test_each_promise_of_a_structure_can_be_broken(promise: Callable) -> None:
     given = (broken(), Runs.members) if base is Runs else (broken(4),)
     with pytest.raises(AssertionError) as caught:
         testing.check_structure(*given)
-    assert f"breaks a promise: {message(promise)}" in str(caught.value)
+    assert f"breaks this promise: “{message(promise)}”" in str(caught.value)
     assert "scores [" in str(caught.value)
 
 
@@ -241,3 +241,9 @@ def test_checks_repeat_and_leave_the_random_state_alone() -> None:
         messages.append(str(caught.value).split("promise", 1)[1])
     assert messages[0] == messages[1]
     assert torch.get_rng_state().equal(before)
+
+
+def test_mappings_by_name() -> None:
+    testing.check_mapping("sparsemax")
+    with pytest.raises(TypeError, match="`mapping` must be a mapping"):
+        testing.check_mapping(torch.softmax)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Iterable
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -48,7 +49,12 @@ class Registry(Generic[T]):
     def get(self, name: str, **options: Any) -> T:
         """An instance of the registered class of that name, with these options."""
         if name not in self.classes:
-            raise ValueError(f"`name` must be one of {', '.join(self.names())}, got {name!r}.")
+            near = difflib.get_close_matches(str(name), self.names(), 1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise ValueError(
+                f"the name of a {self.kind} must be one of {', '.join(self.names())}, got "
+                f"{name!r}{hint}"
+            )
         known = list(inspect.signature(self.classes[name]).parameters)
         for option in options:
             if option not in known:

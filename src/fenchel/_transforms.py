@@ -47,7 +47,12 @@ def is_eager(*arguments: Any) -> bool:
     ):
         return False
     for value in arguments:
-        if isinstance(value, Tensor) and not (type(value) in _PLAIN and _has_storage(value)):
+        if isinstance(value, Tensor) and not (
+            type(value) in _PLAIN
+            and _has_storage(value)
+            and not value._is_zerotensor()
+            and not value.is_neg()
+        ):
             return False
     return True
 

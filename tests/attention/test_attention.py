@@ -200,7 +200,7 @@ def test_errors_name_the_argument() -> None:
         attention(q, k, v, mask=[True])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="`mapping` must be a mapping"):
         attention(q, k, v, 1.5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="`name` must be one of"):
+    with pytest.raises(ValueError, match="the name of a mapping must be one of"):
         attention(q, k, v, "entmax15")
     with pytest.raises(ValueError, match="`dropout` must be at least 0 and at most 1"):
         attention(q, k, v, dropout=1.5)

@@ -212,7 +212,11 @@ def test_embed_of_one_hot_rows_is_that_of_indices() -> None:
     ("kwargs", "error", "text"),
     [
         ({"estimator": 1.5}, TypeError, "`estimator` must be a mapping, a structure or"),
-        ({"estimator": "hardmax"}, ValueError, "`name` must be one of entmax, fusedmax"),
+        (
+            {"estimator": "hardmax"},
+            ValueError,
+            "the name of a mapping must be one of entmax",
+        ),
         (
             {"estimator": fenchel.Ksubset(2)},
             ValueError,

@@ -201,7 +201,7 @@ def test_a_mapping_by_name() -> None:
     expected = fenchel_young_loss(Sparsemax(), scores, target)
     assert fenchel_young_loss("sparsemax", scores, target).equal(expected)
     assert FenchelYoungLoss("sparsemax")(scores, target).equal(expected)
-    with pytest.raises(ValueError, match="`name` must be one of entmax, fusedmax"):
+    with pytest.raises(ValueError, match="the name of a mapping must be one of entmax, fusedmax"):
         FenchelYoungLoss("sparsmax")
 
 

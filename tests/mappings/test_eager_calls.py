@@ -153,3 +153,37 @@ def test_numbers_are_kept() -> None:
         with pytest.raises(ValueError, match="`alpha`"):
             fenchel.entmax(torch.randn(3), alpha=-1.0)
     assert Ksubset.of(k=2, alpha=2.0, gamma=1.0).k == 2
+
+
+def test_tensors_without_memory_are_errors() -> None:
+    for call in (fenchel.entmax, fenchel.fusedmax, fenchel.ksubset):
+        freed = torch.randn(4, 6)
+        freed.untyped_storage().resize_(0)
+        with pytest.raises(RuntimeError, match=r"has no memory|not allocated"):
+            call(freed)
+    scores = torch.randn(4, 6, requires_grad=True)
+    moved = scores * 1
+    loss = Entmax(1.5).loss(moved, torch.arange(4))
+    moved.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match=r"has no memory|not allocated"):
+        loss.backward()
+
+
+def test_zero_tensors_and_negative_views() -> None:
+    zeros = torch._efficientzerotensor((4, 6))
+    torch.testing.assert_close(fenchel.entmax(zeros), torch.full((4, 6), 1 / 6))
+    scores = torch.randn(4, 6)
+    torch.testing.assert_close(fenchel.entmax(torch._neg_view(scores)), fenchel.entmax(-scores))
+
+
+def test_options_beyond_the_range_of_float32() -> None:
+    scores = torch.tensor([[1.0, 0.5, -2.0]])
+    one_hot = torch.tensor([[1.0, 0.0, 0.0]])
+    for alpha in (4e38, 1e300, torch.tensor(1e300, dtype=torch.float64)):
+        torch.testing.assert_close(fenchel.entmax(scores, alpha=alpha), one_hot)
+    torch.testing.assert_close(fenchel.softmax(scores, gamma=1e-46), one_hot)
+
+
+def test_losses_of_meta_tensors() -> None:
+    scores, target = torch.empty(3, 4, device="meta"), torch.zeros(3, device="meta").long()
+    assert Entmax(1.5).loss(scores, target).device.type == "meta"

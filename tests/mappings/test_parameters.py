@@ -146,7 +146,7 @@ def test_thresholds() -> None:
 
 def test_get_by_name() -> None:
     assert mappings.get("entmax", alpha=1.3).alpha == 1.3  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match="`name` must be one of entmax, fusedmax"):
+    with pytest.raises(ValueError, match="the name of a mapping must be one of entmax, fusedmax"):
         mappings.get("hardmax")
     with pytest.raises(TypeError, match="entmax has no option `lam`; it takes alpha, gamma"):
         mappings.get("entmax", lam=1.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fenchel.seq2seq._files import locked, write_tensors
+from fenchel.seq2seq._files import locked, read_tensors, write_tensors
 
 
 def test_a_link_as_lock_is_not_followed(tmp_path: Path) -> None:
@@ -42,3 +42,10 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tensors_of_any_stride_are_written(tmp_path: Path) -> None:
+    tensors = {"one": torch.ones(1).expand(1).clone(), "wide": torch.ones(()).expand(3)[:1]}
+    write_tensors(tmp_path / "x.safetensors", tensors, {})
+    found, _ = read_tensors(tmp_path / "x.safetensors")
+    assert found["wide"].tolist() == [1.0]

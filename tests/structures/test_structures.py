@@ -239,7 +239,7 @@ def test_a_matching_has_no_log_partition() -> None:
 
 def test_registry() -> None:
     assert structures.get("dependency_tree", n=3, projective=True) == DependencyTree(3, True)
-    with pytest.raises(ValueError, match="`name` must be one of bits, budget, choice, custom"):
+    with pytest.raises(ValueError, match="a structure must be one of bits, budget, choice, custom"):
         structures.get("graph")
     with pytest.raises(TypeError, match="sequence has no option `n`; it takes length, tags"):
         structures.get("sequence", n=3)

@@ -17,7 +17,7 @@ def alpha_logit(mapping: AbstractMapping, heads: int) -> Tensor:
     if not bool(((on_cpu > 1) & (on_cpu < 2)).all()):
         raise ValueError(f"`alpha` must be between 1 and 2 to be learnt, got {mapping.alpha}.")
     alpha = torch.as_tensor(mapping.alpha, dtype=torch.get_default_dtype())
-    return torch.logit(alpha - 1).expand(heads).clone()
+    return torch.logit(alpha - 1).repeat(heads)
 
 
 def learned(mapping: AbstractMapping, logit: Tensor) -> Entmax:

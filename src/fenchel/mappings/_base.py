@@ -331,7 +331,11 @@ class AbstractMapping(abc.ABC):
             return Rows(x, parameter, 1.0, shift, dim)
         gamma = self._per_row("gamma", scores, dim)
         if gamma is None:
-            return Rows(x / self.gamma, parameter, self.gamma, shift, dim)
+            if self.gamma < torch.finfo(x.dtype).tiny:  # zero in that type
+                quotient = (x.to(torch.float64) / self.gamma).to(x.dtype)
+            else:
+                quotient = x / self.gamma
+            return Rows(quotient, parameter, self.gamma, shift, dim)
         # Where its values are not looked at, in a graph or on a GPU, they still have a range.
         gamma = torch.where((gamma > 0) & (gamma < torch.inf), gamma, torch.nan)
         return Rows(x / gamma, parameter, gamma, shift, dim)

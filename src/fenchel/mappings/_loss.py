@@ -75,6 +75,7 @@ def _is_direct(
         and target.dtype == torch.int64
         and (ignore_index is None or type(ignore_index) is int)
         and mapping.is_direct(scores, dim)
+        and (scores.is_cpu or scores.is_cuda)
         and target.shape == scores.shape[:-1]
         and target.device == scores.device
         and target.layout is torch.strided

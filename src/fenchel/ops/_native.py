@@ -88,7 +88,7 @@ class NativeFunction:
 
     def __call__(self, *arguments: Any) -> None:
         """Runs the function on contiguous tensors, numbers and None; the thread count is added."""
-        words = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
+        words = [_address(a) if isinstance(a, Tensor) else a for a in arguments]
         self._run(arguments[0], words)
 
     def write(self, arguments: tuple, *results: Tensor | None) -> None:
@@ -102,6 +102,8 @@ class NativeFunction:
         *inputs, last = arguments
         if self._by_number and type(last) is float:  # the common case, at the least cost
             words = [None if x is None else x.data_ptr() for x in (*inputs, *results)]
+            if 0 in words:
+                _check_memory(arguments)
             words[len(inputs) : len(inputs)] = _number(last), 0, rows.numel() // d, d
             words.append(torch.get_num_threads())
             if self._by_dtype[rows.dtype](*words):
@@ -111,7 +113,7 @@ class NativeFunction:
         owners = []
         for value, per_row in zip(arguments, self._per_row, strict=False):
             if not per_row:
-                words.append(value.data_ptr() if isinstance(value, Tensor) else value)
+                words.append(_address(value) if isinstance(value, Tensor) else value)
             elif isinstance(value, Tensor):
                 value = _one_per_row(value, rows)
                 owners.append(value)
@@ -136,6 +138,23 @@ class NativeFunction:
             words.append(torch.get_num_threads())
         if (self._only or self._by_dtype[first.dtype])(*words):
             raise MemoryError(_OUT_OF_MEMORY)
+
+
+def _address(tensor: Tensor) -> int:
+    address = tensor.data_ptr()
+    if not address:
+        _check_memory((tensor,))
+    return address
+
+
+def _check_memory(values: tuple) -> None:
+    """Raises if a tensor with entries has no memory."""
+    for value in values:
+        if isinstance(value, Tensor) and value.numel() and not value.data_ptr():
+            raise RuntimeError(
+                f"a tensor of shape {tuple(value.shape)} has no memory: its storage was freed, or "
+                "is not allocated yet."
+            )
 
 
 def _one_per_row(value: Tensor, rows: Tensor) -> Tensor:

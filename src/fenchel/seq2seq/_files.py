@@ -101,7 +101,8 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
     parts: list[str | np.ndarray] = [text]
     for name, tensor in sorted(tensors.items()):
         parts.append(f"{name} {tensor.dtype} {tuple(tensor.shape)}")
-        parts.append(tensor.reshape(-1).view(torch.uint8).numpy())
+        flat = tensor.new_empty(tensor.numel()).copy_(tensor.flatten())  # of stride one, always
+        parts.append(flat.view(torch.uint8).numpy())
     return digest(*parts)
 
 

@@ -7,19 +7,21 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from ..mappings import AbstractMapping
+from ..mappings._registry import resolve
 from ._promises import check_promises, differences, rows_agree
 
 
-def check_mapping(mapping: AbstractMapping, *, deletes: bool = True) -> None:
+def check_mapping(mapping: AbstractMapping | str, *, deletes: bool = True) -> None:
     """Checks that a mapping keeps its contract: solutions are optimal and differentiable, for any
     input.
 
     Args:
-        mapping: one onto the simplex; or, if its `total` is None and it states `mass`, onto the
-            points of the unit cube with that sum.
+        mapping: one onto the simplex, or the name of one; or, if its `total` is None and it states
+            `mass`, onto the points of the unit cube with that sum.
         deletes: whether −inf equals deletion. If Ω depends on positions it does not: then an entry
             of score −inf only has the weight zero.
     Raises:
+        TypeError: for what is no mapping.
         AssertionError: for the first promise that is broken; the message has the scores.
 
     It takes a second, and longer for an iterative solver. Every run checks the same scores.
@@ -28,7 +30,7 @@ def check_mapping(mapping: AbstractMapping, *, deletes: bool = True) -> None:
     >>> check_mapping(Entmax(1.25))
     """
     promises = PROMISES if deletes else [p for p in PROMISES if p is not _deletes]
-    check_promises(mapping, promises, (6,))
+    check_promises(resolve(mapping), promises, (6,))
 
 
 def _points(mapping: AbstractMapping, scores: Tensor) -> Tensor:

@@ -34,16 +34,17 @@ def check_promises(subject: Any, promises: Iterable[Promise], shape: tuple[int, 
 
 
 def _check(subject: Any, promise: Promise, scores: Tensor) -> None:
-    text = f"{subject!r} breaks a promise: {' '.join(str(inspect.getdoc(promise)).split())}"
+    promised = " ".join(str(inspect.getdoc(promise)).split())
+    text = f"{subject!r} breaks this promise: “{promised}”"
     try:
         kept = torch.as_tensor(promise(subject, scores.clone()))
     except Exception as error:
         raise AssertionError(
-            f"{text} For the scores {scores.tolist()} it raised {type(error).__name__}: {error}"
+            f"{text}. For the scores {scores.tolist()} it raised {type(error).__name__}: {error}"
         ) from error
     if not kept.all():
         first = scores if kept.ndim == 0 else scores[~kept][0]
-        raise AssertionError(f"{text} It does not for the scores {first.tolist()}.")
+        raise AssertionError(f"{text}. An example are the scores {first.tolist()}.")
 
 
 def rows_agree(a: Tensor, b: Tensor, rtol: float = 1e-6, atol: float = 1e-8) -> Tensor:

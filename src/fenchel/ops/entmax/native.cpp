@@ -121,7 +121,8 @@ FENCHEL_INLINE void entmax_rows(const T* scores, const double* alphas, int64_t a
       continue;
     }
     double r = 1 / (alpha - 1), s = upper_root(peak, alpha - 1, r);
-    near.take(x, d, peak.top, static_cast<T>(s * r));
+    const T width = static_cast<T>(s * r), least = std::numeric_limits<T>::min();
+    near.take(x, d, peak.top, width > least ? width : least);  // for any α it keeps the largest scores
     if (alpha > 2) {
       if (!sorted) sorted.reset(new double[d + 2 * kLanes<T>]);
       Pivot pivot = steep_root(near, alpha, sorted.get());
