@@ -105,12 +105,12 @@ def check_real(
     name: str,
     value: Any,
     *,
-    least: float = -math.inf,
+    minimum: float = -math.inf,
     above: float = -math.inf,
-    most: float = math.inf,
+    maximum: float = math.inf,
 ) -> None:
     """A finite number, or a floating-point tensor of such, within bounds."""
-    if type(value) is float and least <= value <= most and above < value < math.inf:
+    if type(value) is float and minimum <= value <= maximum and above < value < math.inf:
         return  # the common case, at the least cost
     if isinstance(value, Tensor):
         check_float_tensor(name, value)
@@ -119,19 +119,19 @@ def check_real(
         if not value.numel():
             return
         low, high = (bound.item() for bound in value.detach().aminmax())
-        if least <= low and above < low and high <= most and high < math.inf:
+        if minimum <= low and above < low and high <= maximum and high < math.inf:
             return
-        bad = ~((value >= least) & (value > above) & (value <= most) & value.isfinite())
+        bad = ~((value >= minimum) & (value > above) & (value <= maximum) & value.isfinite())
         value = value[bad].flatten()[0].item()
     elif isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`{name}` must be a number or a torch.Tensor, got {type_name(value)}.")
-    elif least <= float(value) <= most and float(value) > above and math.isfinite(value):
+    elif minimum <= float(value) <= maximum and float(value) > above and math.isfinite(value):
         return
     bounds = [
         "" if math.isfinite(value) else "finite",
-        f"at least {least:g}" if least > -math.inf else "",
+        f"at least {minimum:g}" if minimum > -math.inf else "",
         f"greater than {above:g}" if above > -math.inf else "",
-        f"at most {most:g}" if most < math.inf else "",
+        f"at most {maximum:g}" if maximum < math.inf else "",
     ]
     raise ValueError(
         f"`{name}` must be {' and '.join(b for b in bounds if b) or 'finite'}, got {value:g}."
@@ -147,16 +147,16 @@ def check_number(name: str, value: Any, **bounds: float) -> None:
 
 def check_fraction(name: str, value: Any) -> None:
     """A number in [0, 1)."""
-    check_number(name, value, least=0)
+    check_number(name, value, minimum=0)
     if value >= 1:
         raise ValueError(f"`{name}` must be less than 1, got {value:g}.")
 
 
-def check_size(name: str, value: Any, least: int = 1) -> None:
+def check_size(name: str, value: Any, minimum: int = 1) -> None:
     """A Python integer that is at least so large."""
     check_integer(name, value)
-    if value < least:
-        raise ValueError(f"`{name}` must be at least {least}, got {value}.")
+    if value < minimum:
+        raise ValueError(f"`{name}` must be at least {minimum}, got {value}.")
 
 
 def check_same_device(name: str, value: Tensor, device: torch.device, of: str = "scores") -> None:

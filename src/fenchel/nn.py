@@ -74,6 +74,6 @@ class Mapping(nn.Module):
         return f"{self._kind.__name__}({inside}), dim={self.dim}"
 
 
-def held(mapping: AbstractMapping | Mapping | str, dim: int = -1) -> Mapping:
+def as_module(mapping: AbstractMapping | Mapping | str, dim: int = -1) -> Mapping:
     """The module of a mapping, or the one given."""
     return mapping if isinstance(mapping, Mapping) else Mapping(mapping, dim)

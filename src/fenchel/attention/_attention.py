@@ -68,7 +68,7 @@ def attention(
     """
     mapping = resolve(mapping)
     check_attention(query, key, value, mask, causal)
-    _checks.check_number("dropout", dropout, least=0, most=1)
+    _checks.check_number("dropout", dropout, minimum=0, maximum=1)
     if not weights and isinstance(mapping, Softmax) and _is_one(mapping.gamma):
         return scaled_dot_product_attention(
             query, key, value, mask, dropout, is_causal=causal, scale=scale

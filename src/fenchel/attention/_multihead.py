@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .. import _checks
 from ..mappings import AbstractMapping
-from ..nn import Mapping, held
+from ..nn import Mapping, as_module
 from ._alpha import alpha_logit, learned
 from ._attention import attention
 from ._checks import check_heads, check_sequences
@@ -63,9 +63,9 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         check_heads(dim, heads)
-        _checks.check_number("dropout", dropout, least=0, most=1)
+        _checks.check_number("dropout", dropout, minimum=0, maximum=1)
         self.dim, self.heads, self.dropout = dim, heads, dropout
-        self.given = held(mapping)
+        self.given = as_module(mapping)
         self.alpha_logit: nn.Parameter | None = None
         if learned_alpha:
             self.alpha_logit = nn.Parameter(alpha_logit(self.given.mapping, heads))

@@ -90,7 +90,7 @@ def gradient_variance(
     >>> gradient_variance(loss, [scores], samples=5)
     GradientVariance(mean=(tensor([-1.5000, -0.5000,  0.5000,  1.5000]),), variance=0.0)
     """
-    _checks.check_size("samples", samples, least=2)
+    _checks.check_size("samples", samples, minimum=2)
     parameters = list(parameters)
     means = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
     squares = 0.0

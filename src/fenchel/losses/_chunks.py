@@ -88,7 +88,7 @@ class Chunk:
         if widest.is_cuda:
             self._copied = torch.cuda.current_stream(widest.device).record_event()
 
-    def settle(self, dense: Gradients | None, hidden: Tensor) -> None:
+    def finalize(self, dense: Gradients | None, hidden: Tensor) -> None:
         """Waits for the supports' width, and drops the scores; the gradients of rows with wide
         supports are added to the dense ones if given."""
         if self._rest is None:

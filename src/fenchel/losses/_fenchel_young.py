@@ -8,7 +8,7 @@ from .. import _checks
 from ..mappings import AbstractMapping
 from ..mappings._checks import check_ignore_index
 from ..mappings._registry import resolve
-from ..nn import Mapping, held
+from ..nn import Mapping, as_module
 
 
 def fenchel_young_loss(
@@ -80,7 +80,7 @@ class FenchelYoungLoss(nn.Module):
         _checks.check_integer("dim", dim)
         _checks.check_choice("reduction", reduction, _checks.REDUCTIONS)
         check_ignore_index(ignore_index)
-        self.mapping = held(mapping, dim)
+        self.mapping = as_module(mapping, dim)
         self.dim = dim
         self.reduction = reduction
         self.ignore_index = ignore_index

@@ -143,7 +143,7 @@ class LinearLoss(Function):
             if any(wanted):
                 ctx.chunks.append(Chunk(problem, part, scores, state, target[part], weights[part]))
                 for chunk in ctx.chunks[-2:-1]:
-                    chunk.settle(ctx.dense, hidden)
+                    chunk.finalize(ctx.dense, hidden)
             del scores, state  # before the next but one
         ctx.save_for_backward(hidden, weight, bias, target, weights)
         ctx.mapping = plan.mapping
@@ -162,7 +162,7 @@ class LinearLoss(Function):
         # What can be launched before the host waits is.
         entries = Entries(ctx.chunks, rows) if ctx.chunks else None
         for chunk in ctx.chunks[-1:]:
-            chunk.settle(ctx.dense, hidden)
+            chunk.finalize(ctx.dense, hidden)
         total, ctx.dense = ctx.dense, None  # handed over: a second backward computes them again
         if total is not None:
             total.scale(grad)

@@ -111,7 +111,7 @@ def structured_loss(
             )
         check_not_mapped(scores, extra_scores)
     _checks.check_choice("reduction", reduction, _checks.REDUCTIONS)
-    _checks.check_number("tol", tol, least=0)
+    _checks.check_number("tol", tol, minimum=0)
     _checks.check_size("max_iter", max_iter)
     problem = _to_float64(structure.problem(scores, extra_scores, lengths, mask))
     if isinstance(target, Vertices):
@@ -155,7 +155,7 @@ class StructuredLoss(nn.Module):
         check_structure(structure, AbstractStructure)
         _checks.check_choice("kind", kind, KINDS)
         _checks.check_choice("reduction", reduction, _checks.REDUCTIONS)
-        _checks.check_number("tol", tol, least=0)
+        _checks.check_number("tol", tol, minimum=0)
         _checks.check_size("max_iter", max_iter)
         self.structure = structure
         self.kind = kind

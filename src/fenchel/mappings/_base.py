@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from .. import _checks
 from .._registry import Registry
 from .._transforms import is_eager
-from . import _autograd, _loss
+from . import _autograd, _eager, _loss
 from ._protocols import HasGroups, HasKernels, HasParameter, HasThreshold
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class AbstractMapping(abc.ABC):
             TypeError, ValueError: for input of the wrong kind, dimension or size.
         """
         if self.is_direct(scores, dim):
-            return _autograd.eager_solution(scores, self)
+            return _eager.eager_solution(scores, self)
         rows = self.rows(scores, dim)
         y = _autograd.solution(rows.scores, rows.parameter, self)
         if y.dtype != scores.dtype:

@@ -30,7 +30,7 @@ def check_mapping(value: object, base: type) -> None:
 def check_subset_size(k: float | Tensor, d: int) -> None:
     """A number of entries that a row of d can hold."""
     try:
-        check_real("k", k, least=0, most=d)
+        check_real("k", k, minimum=0, maximum=d)
     except ValueError as error:
         raise ValueError(f"{str(error)[:-1]} for rows of {d} entries.") from None
 

@@ -25,7 +25,7 @@ class Status(NamedTuple):
     residual: Tensor
 
 
-def bare(value: Tensor) -> Tensor:
+def unwrap(value: Tensor) -> Tensor:
     """A value without what torch.func has wrapped it in: of a vmap, all instances."""
     functorch = torch._C._functorch  # type: ignore[attr-defined]
     while functorch.is_functorch_wrapped_tensor(value):
@@ -33,9 +33,9 @@ def bare(value: Tensor) -> Tensor:
     return value
 
 
-def holds(condition: Tensor) -> bool:
+def is_true(condition: Tensor) -> bool:
     """Whether a condition holds everywhere, for all instances of a vmap too."""
-    return bool(bare(condition).all())
+    return bool(unwrap(condition).all())
 
 
 def minimize(
@@ -58,13 +58,13 @@ def minimize(
     iterations = torch.zeros_like(done, dtype=torch.int64)
     residual = torch.where(done, 0.0, torch.inf).to(scores.dtype)
     for _ in range(max_iter):
-        if holds(done):
+        if is_true(done):
             break
         at = slope(z)
         new, there, long = _trial(slope, z, at, x, step)
         for _ in range(_HALVINGS):
             long = long & ~done
-            if holds(~long):
+            if is_true(~long):
                 break
             step = torch.where(long, step / 2, step)
             new, there, long = _trial(slope, z, at, x, step)
@@ -99,13 +99,13 @@ def _trial(
 
 def _check_bend(bend: Tensor, scale: Tensor, slope: Tensor) -> None:
     """Along a move the slope of a convex function rises, up to rounding."""
-    if not holds(bend.isfinite()):
-        kind = "NaN" if not holds(~slope.isnan()) else "inf"
+    if not is_true(bend.isfinite()):
+        kind = "NaN" if not is_true(~slope.isnan()) else "inf"
         raise ValueError(
             "`omega` must have a finite slope on the whole simplex, boundary included; "
             f"got {kind}. An entropy has none where an entry is zero: see `Entmax` for those."
         )
-    if not holds(bend >= -(torch.finfo(bend.dtype).eps ** 0.5) * scale):
+    if not is_true(bend >= -(torch.finfo(bend.dtype).eps ** 0.5) * scale):
         raise ValueError(
             "`omega` must be convex, but its slope falls along a line; add a multiple of "
             "(y * y).sum(-1) that is large enough."

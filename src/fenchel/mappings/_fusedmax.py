@@ -32,7 +32,7 @@ class Fusedmax(AbstractMapping, HasKernels, HasGroups):
 
     def check_fields(self) -> None:
         super().check_fields()
-        _checks.check_number("lam", self.lam, least=0)
+        _checks.check_number("lam", self.lam, minimum=0)
 
     def solve(self, scores: Tensor) -> Tensor:
         return ops.fusedmax(scores, self.lam)

@@ -21,7 +21,7 @@ from ..ops._operator import widest
 from . import _autograd, _implicit
 from ._base import AbstractMapping
 from ._closure import holds_tensors
-from ._descent import Status, bare, minimize
+from ._descent import Status, minimize, unwrap
 from ._protocols import HasClosure
 
 ON_FAILURE = ("raise", "warn")
@@ -82,7 +82,7 @@ class General(AbstractMapping, HasClosure):
         if not callable(self.omega):
             raise TypeError(f"`omega` must be a function, got {_checks.type_name(self.omega)}.")
         _checks.check_number("tol", self.tol, above=0)
-        _checks.check_number("max_iter", self.max_iter, least=1)
+        _checks.check_number("max_iter", self.max_iter, minimum=1)
         _checks.check_choice("on_failure", self.on_failure, ON_FAILURE)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -117,12 +117,12 @@ class General(AbstractMapping, HasClosure):
         with torch.cuda.stream(stream), torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
             slope = partial(_implicit.slope, self.omega)
             y, status = minimize(slope, rows, self.tol, self.max_iter)
-        converged = bare(status.converged)
+        converged = unwrap(status.converged)
         missed = int((~converged).sum())
         if missed:
             message = (
                 f"{missed} of {converged.numel()} rows did not converge in `max_iter` = "
-                f"{self.max_iter} steps: residual {bare(status.residual).max():.1e}; raise "
+                f"{self.max_iter} steps: residual {unwrap(status.residual).max():.1e}; raise "
                 "`max_iter`, raise `tol`, or check that `omega` is smooth and strongly convex."
             )
             if self.on_failure == "raise":
@@ -169,7 +169,7 @@ class General(AbstractMapping, HasClosure):
             return False
         d, wide = scores.shape[-1], widest(scores.device)
         center = torch.full(scores.shape, 1 / d, dtype=wide, device=scores.device)
-        return _implicit.watched(_implicit.values(self.omega, center))
+        return _implicit.needs_gradient(_implicit.values(self.omega, center))
 
     def learned_solution(self, scores: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
@@ -188,7 +188,7 @@ class General(AbstractMapping, HasClosure):
         solved, finite = self._solved(scores)
         # The objective is stationary at y: its second derivatives take first ones of y.
         x, y = self._attached(scores, solved, finite, steps=1)
-        y = _implicit.later(y)
+        y = _implicit.higher_order_only(y)
         value = (x * y).sum(-1) - _implicit.values(self.omega, y)
         wide = scores.to(value.dtype)
         value = torch.where(finite.squeeze(-1), value, wide.detach().amax(-1))
@@ -211,7 +211,7 @@ class General(AbstractMapping, HasClosure):
         x = rows.to(solved.dtype)
         x = torch.where(finite & x.isfinite(), x, 0.0)
         y = torch.where(finite, solved, 1 / rows.shape[-1])
-        return x, _implicit.attached(self.omega, self.jvp, x, y, steps)
+        return x, _implicit.attach_derivatives(self.omega, self.jvp, x, y, steps)
 
     @classmethod
     def examples(cls) -> Iterator[AbstractMapping]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd import Function, forward_ad
 
 from .._transforms import is_transformed
-from ._descent import bare
+from ._descent import unwrap
 
 Omega = Callable[[Tensor], Tensor]
 
@@ -70,18 +70,18 @@ def hessian(omega: Omega, y: Tensor) -> Tensor:
     return torch.func.vmap(pull)(directions)[0].movedim(0, -2)
 
 
-def watched(value: Tensor) -> bool:
+def needs_gradient(value: Tensor) -> bool:
     """Whether a derivative may be asked for in what a value was computed from."""
     if torch.is_grad_enabled() and value.requires_grad:
         return True
     if torch.compiler.is_compiling() or not is_transformed():
         return False
-    if bare(value) is not value:
+    if unwrap(value) is not value:
         return True
     return forward_ad._current_level >= 0 and forward_ad.unpack_dual(value).tangent is not None
 
 
-class Later(Function):
+class HigherOrderOnly(Function):
     """y itself, where a first derivative through it is known to be zero: only second ones pass."""
 
     @staticmethod
@@ -115,7 +115,7 @@ class Step(Function):
         return grad, None if grad is None else ctx.jvp(y, grad), None
 
 
-def attached(
+def attach_derivatives(
     omega: Omega, jvp: Callable[..., Tensor], scores: Tensor, y: Tensor, steps: int
 ) -> Tensor:
     """The solution y of scores (..., d), with derivatives of as many orders as there are steps."""
@@ -124,13 +124,13 @@ def attached(
             pull = scores - slope(omega, y)
             y = y + jvp(y, pull - pull.detach())
         else:
-            y = later(y)
+            y = higher_order_only(y)
             y = Step.apply(y, scores - slope(omega, y, create_graph=True), jvp)
     return y
 
 
-def later(y: Tensor) -> Tensor:
+def higher_order_only(y: Tensor) -> Tensor:
     """y as the argument of something that is stationary there."""
     if is_transformed():
         return y
-    return Later.apply(y if y.requires_grad else y.detach().requires_grad_())
+    return HigherOrderOnly.apply(y if y.requires_grad else y.detach().requires_grad_())

@@ -42,8 +42,8 @@ class Ksubset(AbstractMapping, HasKernels, HasParameter):
 
     def check_fields(self) -> None:
         super().check_fields()
-        _checks.check_real("k", self.k, least=0)
-        _checks.check_number("alpha", self.alpha, least=1)
+        _checks.check_real("k", self.k, minimum=0)
+        _checks.check_number("alpha", self.alpha, minimum=1)
 
     def check_width(self, d: int) -> None:
         check_subset_size(self.k, d)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from . import _autograd
+from . import _autograd, _eager
 from ._checks import check_target
 from ._protocols import HasParameter, HasState
 
@@ -27,7 +27,7 @@ def loss(
 ) -> Tensor:
     """max_Ω(scores) + γΩ(target) − <scores, target>; see `fenchel.fenchel_young_loss`."""
     if not inplace and _is_direct(mapping, scores, target, dim, reduction, ignore_index):
-        total = _autograd.class_loss(scores, target, mapping, reduction, ignore_index)
+        total = _eager.class_loss(scores, target, mapping, reduction, ignore_index)
         if total.is_cuda or total == total:  # NaN may come from a target out of range
             return total
     _checks.check_choice("reduction", reduction, _checks.REDUCTIONS)
@@ -98,7 +98,7 @@ def _of_classes(
         value = value + omega.to(value.dtype)
     elif omega:
         value = value + omega
-    return rows.scaled(_settled(value))
+    return rows.scaled(_drop_rounding(value))
 
 
 def _of_distributions(mapping: AbstractMapping, scores: Tensor, target: Tensor, dim: int) -> Tensor:
@@ -115,12 +115,12 @@ def _of_distributions(mapping: AbstractMapping, scores: Tensor, target: Tensor, 
     mass = at.mass(rows.scores)
     gap = mass - y.sum(-1)
     inside = gap.detach().abs() <= 4 * torch.finfo(target.dtype).eps * mass
-    value = torch.where(inside, _settled(value), value)
+    value = torch.where(inside, _drop_rounding(value), value)
     gap = gap - torch.where(inside, gap.detach(), 0.0)
     return rows.scaled(value) + rows.shift.squeeze(-1) * gap
 
 
-def _settled(losses: Tensor) -> Tensor:
+def _drop_rounding(losses: Tensor) -> Tensor:
     """Losses without what rounding leaves of zero or below it, with the gradient that they had."""
     found = losses.detach()
     return losses - torch.where(found < torch.finfo(found.dtype).eps / 2, found, 0.0)

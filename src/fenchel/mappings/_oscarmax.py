@@ -35,7 +35,7 @@ class Oscarmax(AbstractMapping, HasKernels, HasGroups):
 
     def check_fields(self) -> None:
         super().check_fields()
-        _checks.check_number("lam", self.lam, least=0)
+        _checks.check_number("lam", self.lam, minimum=0)
 
     def solve(self, scores: Tensor) -> Tensor:
         return ops.oscarmax(scores, self.lam)

@@ -34,7 +34,7 @@ class Pnormmax(AbstractMapping, HasKernels, HasThreshold):
 
     def check_fields(self) -> None:
         super().check_fields()
-        _checks.check_number("p", self.p, above=1, most=2)
+        _checks.check_number("p", self.p, above=1, maximum=2)
 
     def solve(self, scores: Tensor) -> Tensor:
         return ops.pnormmax(scores, self.p)

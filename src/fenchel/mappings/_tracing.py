@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ._base import AbstractMapping
 
 
-def readable(scores: Tensor, mapping: AbstractMapping) -> Tensor:
+def to_solver_type(scores: Tensor, mapping: AbstractMapping) -> Tensor:
     """Scores in a type that the mapping's solver takes."""
     if isinstance(mapping, HasKernels) or scores.dtype not in HALF:
         return scores
@@ -71,7 +71,7 @@ def traced_value(
 ) -> Tensor:
     """max_Ω(scores), less the target's score if given, in the same way."""
     fixed = mapping.at(None if parameter is None else parameter.detach())
-    value, y = fixed.solve_max(readable(scores.detach(), mapping), target)
+    value, y = fixed.solve_max(to_solver_type(scores.detach(), mapping), target)
     if check_exportable(mapping):
         return value
     change = _change(scores)
@@ -83,7 +83,7 @@ def traced_value(
     return value
 
 
-def know_subclass(scores: Tensor) -> None:
+def register_sharding(scores: Tensor) -> None:
     """Lets DTensor know the operators before the first of its tensors meets them."""
     if type(scores) is not Tensor and "torch.distributed.tensor" in sys.modules:
         _sharding.register()

@@ -113,12 +113,12 @@ def _per_row(value: Any, rows: Tensor) -> Any:
     return value.to(rows.dtype).unsqueeze(-1) if isinstance(value, Tensor) else value
 
 
-def _valid(value: Any, above: float, most: float = math.inf) -> Any:
+def _valid(value: Any, above: float, maximum: float = math.inf) -> Any:
     """Whether a parameter is in its range, for each row if it is a tensor."""
-    return (value > above) & (value <= most) & (value < math.inf)
+    return (value > above) & (value <= maximum) & (value < math.inf)
 
 
-def _folded(scores: Tensor) -> Tensor:
+def _finite_rows(scores: Tensor) -> Tensor:
     """Rows (..., d) as (..., blocks, block), padded with −inf, in at least float32."""
     x = scores.float() if scores.dtype in HALF else scores
     d = x.shape[-1]
@@ -129,7 +129,7 @@ def _folded(scores: Tensor) -> Tensor:
     return x.reshape(*scores.shape[:-1], blocks, _BLOCK)
 
 
-def _unfolded(y: Tensor, scores: Tensor) -> Tensor:
+def _restore_rows(y: Tensor, scores: Tensor) -> Tensor:
     """Folded rows as those of the scores, in their type."""
     return y.flatten(-2)[..., : scores.shape[-1]].to(scores.dtype)
 
@@ -142,7 +142,7 @@ def _known(x: Tensor, valid: Any) -> Tensor:
     return known if valid else known & ~known
 
 
-def _settled(x: Tensor, solve: Callable[[Tensor], Tensor], valid: Any) -> Tensor:
+def _with_special_rows(x: Tensor, solve: Callable[[Tensor], Tensor], valid: Any) -> Tensor:
     """The contract of every mapping onto the simplex for folded rows x.
 
     `solve` gets scores less the row's largest, −inf where deleted, and returns weights that are not
@@ -214,21 +214,21 @@ def _entmax_weights(gap: Tensor, alpha: Any) -> Tensor:
     return _solved(gap, slope, epsilon, power)
 
 
-def _folded_entmax(x: Tensor, alpha: Any) -> Tensor:
-    return _settled(x, lambda gap: _entmax_weights(gap, alpha), _valid(alpha, 0.0))
+def _finite_entmax(x: Tensor, alpha: Any) -> Tensor:
+    return _with_special_rows(x, lambda gap: _entmax_weights(gap, alpha), _valid(alpha, 0.0))
 
 
 def entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
     """As the reference, in fixed steps."""
-    x = _folded(scores)
-    return _unfolded(_folded_entmax(x, _per_row(alpha, x)), scores)
+    x = _finite_rows(scores)
+    return _restore_rows(_finite_entmax(x, _per_row(alpha, x)), scores)
 
 
 def entmax_max(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     """As the reference, in fixed steps."""
-    x = _folded(scores)
+    x = _finite_rows(scores)
     alpha = _per_row(alpha, x)
-    y = _folded_entmax(x, alpha)
+    y = _finite_entmax(x, alpha)
     top = x.amax((-2, -1), keepdim=True)
     distance = _sum(torch.where(y > 0, y * (top - x), 0.0))
     epsilon = alpha - 1
@@ -237,12 +237,12 @@ def entmax_max(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     value = top + (loss - epsilon * distance) / alpha
     known = y.amax((-2, -1), keepdim=True)
     value = torch.where(known != known, known, torch.where(top.abs() == math.inf, top, value))
-    return value.squeeze(-1).squeeze(-1), _unfolded(y, scores)
+    return value.squeeze(-1).squeeze(-1), _restore_rows(y, scores)
 
 
 def normmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
     """As the reference, in fixed steps: with q = α/(α−1), e^L is the q-th power of 1/u_max."""
-    x = _folded(scores)
+    x = _finite_rows(scores)
     alpha = _per_row(alpha, x)
     q = alpha / (alpha - 1)
 
@@ -250,7 +250,7 @@ def normmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
         power, last = (lambda u, t: _power(u, t, q)), (lambda u, t: _power(u, t, 1 / (alpha - 1)))
         return _solved(gap, 1.0, 1 / q, power, last)
 
-    return _unfolded(_settled(x, solve, _valid(alpha, 1.0)), scores)
+    return _restore_rows(_with_special_rows(x, solve, _valid(alpha, 1.0)), scores)
 
 
 def pnormmax(scores: Tensor, p: float) -> Tensor:
@@ -260,7 +260,7 @@ def pnormmax(scores: Tensor, p: float) -> Tensor:
     L in [0, 2 log n], times q: q log(S_{q−1}/S_q) + 2 log S_q − L, whose first quotient is
     1 + Σ v^(q−1) (1−v)/S_q, without cancellation where q is large.
     """
-    x = _folded(scores)
+    x = _finite_rows(scores)
     q = p / (p - 1)
 
     def solve(gap: Tensor) -> Tensor:
@@ -279,12 +279,12 @@ def pnormmax(scores: Tensor, p: float) -> Tensor:
         kappa = _fine(lambda kappa: excess(u, rest - kappa) > level, width / q)
         return _power(u, rest - kappa, q - 1)
 
-    return _unfolded(_settled(x, solve, _valid(p, 1.0, 2.0)), scores)
+    return _restore_rows(_with_special_rows(x, solve, _valid(p, 1.0, 2.0)), scores)
 
 
 def ksubset(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
     """As the reference, in fixed steps; the k-th largest score, by sorting, starts the bracket."""
-    x = _folded(scores)
+    x = _finite_rows(scores)
     k = _per_row(k, x)
     known = _known(x, _valid(alpha, 0.0))
     if isinstance(k, Tensor):
@@ -321,4 +321,4 @@ def ksubset(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
     y = torch.where(solvable, y, (free & (left > 0)).to(x.dtype))
     shared = (k / _sum(certain.to(x.dtype)).clamp(min=1)).clamp(max=1.0)
     y = torch.where(certain, shared, y)
-    return _unfolded(torch.where(known, y, math.nan), scores)
+    return _restore_rows(torch.where(known, y, math.nan), scores)

@@ -44,7 +44,7 @@ class Budget(VectorStructure):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _checks.check_size("k", self.k, least=0)
+        _checks.check_size("k", self.k, minimum=0)
         if self.k > self.d:
             raise ValueError(f"`k` must be at most d = {self.d}, got {self.k}.")
 

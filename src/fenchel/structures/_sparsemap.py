@@ -98,7 +98,7 @@ def sparsemap(
         )
     check_structure(structure, AbstractStructure)
     check_not_mapped(scores, extra_scores)
-    _checks.check_number("tol", tol, least=0)
+    _checks.check_number("tol", tol, minimum=0)
     _checks.check_size("max_iter", max_iter)
     if method is not None:
         _checks.check_choice("method", method, ops.METHODS)

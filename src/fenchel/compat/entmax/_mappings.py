@@ -16,7 +16,7 @@ def check_unused(ensure_sum_one: object = True, **counts: int | None) -> None:
     """Checks arguments that have no effect here: they must be what the other package takes."""
     for name, count in counts.items():
         if count is not None:
-            _checks.check_number(name, count, least=1)
+            _checks.check_number(name, count, minimum=1)
     if not isinstance(ensure_sum_one, int):
         raise TypeError(
             f"`ensure_sum_one` must be a bool, got {_checks.type_name(ensure_sum_one)}."
@@ -161,7 +161,7 @@ def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: 
     """
     check_unused(n_iter=n_iter)
     dim, budget = check_scores(X, dim), as_float(budget)
-    _checks.check_real("budget", budget, least=0, most=X.shape[dim])
+    _checks.check_real("budget", budget, minimum=0, maximum=X.shape[dim])
     if isinstance(budget, Tensor):
         _checks.broadcast_per_row("budget", budget, X.shape, dim)
     return _ksubset.Ksubset(budget)(X, dim)

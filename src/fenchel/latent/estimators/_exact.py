@@ -101,7 +101,7 @@ class TopK(AbstractExact):
         check_top_k(over, (AbstractTsallis, Bits))
         _checks.check_size("k", k)
         if max_k is not None:
-            _checks.check_size("max_k", max_k, least=k)
+            _checks.check_size("max_k", max_k, minimum=k)
         super().__init__(over)
         self.k = k
         self.max_k = max_k

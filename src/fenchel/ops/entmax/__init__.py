@@ -121,9 +121,9 @@ def _entmax_parameter_vjp(y: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor
 
 
 def _entmax_support(
-    scores: Tensor, state: Tensor, target: Tensor, weights: Tensor, most: int, alpha: float
+    scores: Tensor, state: Tensor, target: Tensor, weights: Tensor, max_width: int, alpha: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return reference.support_of(_entmax(scores, alpha), target, weights, most)
+    return reference.support_of(_entmax(scores, alpha), target, weights, max_width)
 
 
 entmax = declare_with(
@@ -193,12 +193,12 @@ entmax_gradient_ = declare_inplace_with(
     triton=kernel("entmax", "entmax_gradient_", "triton_loss"),
 )
 entmax_support = declare(
-    "entmax_support(Tensor scores, Tensor state, Tensor target, Tensor weights, int most,"
+    "entmax_support(Tensor scores, Tensor state, Tensor target, Tensor weights, int max_width,"
     " float alpha) -> (Tensor, Tensor, Tensor)",
-    fake=lambda scores, state, target, weights, most, alpha: (
-        scores.new_empty((scores.shape[0], 1 + most), dtype=torch.int32),
+    fake=lambda scores, state, target, weights, max_width, alpha: (
+        scores.new_empty((scores.shape[0], 1 + max_width), dtype=torch.int32),
         scores.new_empty(
-            (scores.shape[0], 1 + most), dtype=torch.promote_types(scores.dtype, torch.float32)
+            (scores.shape[0], 1 + max_width), dtype=torch.promote_types(scores.dtype, torch.float32)
         ),
         scores.new_empty(scores.shape[:1], dtype=torch.int32),
     ),

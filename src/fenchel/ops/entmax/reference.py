@@ -228,32 +228,32 @@ def entmax_gradient(
 
 
 def entmax_support(
-    scores: Tensor, state: Tensor, target: Tensor, weights: Tensor, most: int, alpha: float
+    scores: Tensor, state: Tensor, target: Tensor, weights: Tensor, max_width: int, alpha: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The supports of the loss's gradients at scores (n, d), as `support_of` gives them."""
-    return support_of(entmax(scores, alpha), target, weights, most)
+    return support_of(entmax(scores, alpha), target, weights, max_width)
 
 
 def support_of(
-    y: Tensor, target: Tensor, weights: Tensor, most: int
+    y: Tensor, target: Tensor, weights: Tensor, max_width: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The nonzeros of y and of −[index = target], columns and values (n, 1 + most), counts (n,).
+    """The nonzeros of y and of −[index = target], with their columns and counts.
 
     Args:
         y: (n, d).
         target: (n, 1) indices.
         weights: (n, 1); a row of weight 0 has no entry.
-        most: how many nonzeros of y to give.
+        max_width: how many nonzeros of y to give.
     Returns:
-        The target's −1 comes first. Where a row has fewer entries its last columns hold d; where it
-        has more, those that are given are some of them.
+        Columns and values, (n, 1 + max_width), and counts, (n,). The target's −1 comes first. Where
+        a row has fewer entries its last columns hold d; where it has more, only some are given.
     """
     kept = weights != 0
-    values, columns = y.topk(min(most, y.shape[-1]), dim=-1)
+    values, columns = y.topk(min(max_width, y.shape[-1]), dim=-1)
     columns = torch.where(values != 0, columns, y.shape[-1])
     columns = torch.where(kept, torch.cat((target, columns), 1), y.shape[-1])
     values = torch.cat((values.new_full(target.shape, -1), values), 1)
-    short = (0, 1 + most - columns.shape[1])
+    short = (0, 1 + max_width - columns.shape[1])
     columns = torch.nn.functional.pad(columns, short, value=y.shape[-1])
     counts = torch.where(kept[:, 0], 1 + (y != 0).sum(-1), 0)
     return columns.to(torch.int32), torch.nn.functional.pad(values, short), counts.to(torch.int32)

@@ -128,7 +128,7 @@ def entmax_gradient_(
 @triton.jit
 def entmax_support_kernel(
     p_x, p_state, p_target, p_weight, p_column, p_value, p_count,
-    alpha: tl.float64, c: tl.float64, r: tl.float64, d, stride, most,
+    alpha: tl.float64, c: tl.float64, r: tl.float64, d, stride, max_width,
     POWER: tl.constexpr, EXACT: tl.constexpr, TYPE: tl.constexpr, M: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """One row per program: its target, then its support. Entries are written as they are found, in
@@ -136,8 +136,8 @@ def entmax_support_kernel(
     o_row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     p_row = p_x + o_row[:, None] * stride
     p_count += o_row
-    p_column += o_row[:, None] * (most + 1)
-    p_value += o_row[:, None] * (most + 1)
+    p_column += o_row[:, None] * (max_width + 1)
+    p_value += o_row[:, None] * (max_width + 1)
     o_one = tl.zeros([1, 1], tl.int32)
     o_entry = tl.arange(0, K)[None, :]
     found = tl.full([1], 0, tl.int32)
@@ -157,20 +157,20 @@ def entmax_support_kernel(
             b_place = 1 + tl.atomic_add(
                 p_count[:, None] + tl.zeros([1, M], tl.int32), 1, mask=m_in, sem="relaxed"
             )
-            m_in = m_in & (b_place <= most)
+            m_in = m_in & (b_place <= max_width)
             tl.store(p_column + b_place, o, mask=m_in)
             tl.store(p_value + b_place, b_y, mask=m_in)
         tl.debug_barrier()
         found += 1 + tl.load(p_count, volatile=True)
-        m_entry = (o_entry > 0) & (o_entry < found[:, None]) & (o_entry <= most)
+        m_entry = (o_entry > 0) & (o_entry < found[:, None]) & (o_entry <= max_width)
         # (1, K)
         b_column = tl.load(p_column + o_entry, mask=m_entry, other=d)
         b_value = tl.load(p_value + o_entry, mask=m_entry, other=0.0)
         b_rank = tl.zeros([1, K], tl.int32)
-        for start in range(1, tl.minimum(tl.max(found, 0), most + 1), 16):
+        for start in range(1, tl.minimum(tl.max(found, 0), max_width + 1), 16):
             o = start + tl.arange(0, 16)[None, :]
             # (1, 16)
-            b_other = tl.load(p_column + o, mask=(o < found[:, None]) & (o <= most), other=d)
+            b_other = tl.load(p_column + o, mask=(o < found[:, None]) & (o <= max_width), other=d)
             b_rank += tl.sum((b_other[:, None, :] < b_column[:, :, None]).to(tl.int32), 2)
         tl.debug_barrier()
         tl.store(p_column + 1 + b_rank, b_column, mask=m_entry)
@@ -178,31 +178,31 @@ def entmax_support_kernel(
         tl.store(p_column + o_one, target[:, None])
         tl.store(p_value + o_one, tl.full([1, 1], -1.0, TYPE))
         tl.store(p_count, found)
-    m_free = (o_entry >= found[:, None]) & (o_entry <= most)
+    m_free = (o_entry >= found[:, None]) & (o_entry <= max_width)
     tl.store(p_column + o_entry, d + tl.zeros([1, K], tl.int32), mask=m_free)
     tl.store(p_value + o_entry, tl.zeros([1, K], TYPE), mask=m_free)
 
 
 def entmax_support(
-    scores: Tensor, state: Tensor, target: Tensor, weights: Tensor, most: int, alpha: float
+    scores: Tensor, state: Tensor, target: Tensor, weights: Tensor, max_width: int, alpha: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     x, d = rows_of(scores), scores.shape[-1]
     root = Root.of(alpha, ENTMAX.value)
     (exact,) = exactness(alpha)
     wide = torch.float64 if exact else torch.promote_types(scores.dtype, torch.float32)
-    columns = torch.empty((x.shape[0], 1 + most), dtype=torch.int32, device=x.device)
-    values = torch.empty((x.shape[0], 1 + most), dtype=wide, device=x.device)
+    columns = torch.empty((x.shape[0], 1 + max_width), dtype=torch.int32, device=x.device)
+    values = torch.empty((x.shape[0], 1 + max_width), dtype=wide, device=x.device)
     counts = torch.zeros(x.shape[0], dtype=torch.int32, device=x.device)
     width = max(256, min(triton.next_power_of_2(d), 2048))
     if x.shape[0]:
         run = launcher(
             entmax_support_kernel, POWER=power_kind(root.r, wide), EXACT=exact, M=width,
-            K=max(16, triton.next_power_of_2(1 + most)), num_warps=width // 256,
+            K=max(16, triton.next_power_of_2(1 + max_width)), num_warps=width // 256,
             TYPE=tl.float64 if wide == torch.float64 else tl.float32,
         )  # fmt: skip
         run(
             (x.shape[0],), x, state.contiguous(), target.contiguous(), weights.contiguous(),
-            columns, values, counts, alpha, root.c, root.r, d, x.stride(0), most,
+            columns, values, counts, alpha, root.c, root.r, d, x.stride(0), max_width,
         )  # fmt: skip
     return columns, values.to(torch.promote_types(scores.dtype, torch.float32)), counts
 
