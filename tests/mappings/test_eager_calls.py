@@ -187,3 +187,12 @@ def test_options_beyond_the_range_of_float32() -> None:
 def test_losses_of_meta_tensors() -> None:
     scores, target = torch.empty(3, 4, device="meta"), torch.zeros(3, device="meta").long()
     assert Entmax(1.5).loss(scores, target).device.type == "meta"
+
+
+def test_a_changed_alpha_is_noticed_in_a_loss() -> None:
+    alpha = torch.full((3, 1), 1.5)
+    scores = torch.randn(3, 4, requires_grad=True)
+    loss = Entmax(alpha).loss(scores, torch.arange(3))
+    alpha.fill_(2.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()

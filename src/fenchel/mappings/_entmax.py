@@ -13,40 +13,17 @@ from torch import Tensor
 from .. import _checks
 from .._transforms import is_recorded
 from ..ops import entmax as ops
+from ..ops.entmax.reference import expm1_over, expm2_over, support_logs
 from ._base import AbstractMapping
 from ._protocols import HasParameter, HasThreshold
 from ._tsallis import AbstractTsallis
 
 
-def _support(y: Tensor) -> tuple[Tensor, Tensor]:
-    """Where y > 0, and a = −log y there (zero elsewhere)."""
-    support = y > 0
-    return support, -torch.log(torch.where(support, y, 1.0))
-
-
-def _expm2_over(t: Tensor) -> Tensor:
-    """(eᵗ − 1 − t)/t², and ½ at t = 0; a series where the difference would cancel."""
-    small = t.abs() < 0.3
-    near = torch.where(small, t, 0.0)
-    series = torch.zeros_like(t)
-    for k in range(14, 1, -1):
-        series = (series * near + 1.0) / k
-    far = torch.where(small, 1.0, t)
-    return torch.where(small, series, (torch.expm1(far) - far) / (far * far))
-
-
-def _expm1_over(t: Tensor) -> Tensor:
-    """(eᵗ − 1)/t, and 1 at t = 0, with derivatives as exact as its values."""
-    small = t.abs() < 0.3
-    far = torch.where(small, 1.0, t)
-    return torch.where(small, 1 + t * _expm2_over(t), torch.expm1(far) / far)
-
-
 def tsallis(y: Tensor, alpha: float | Tensor) -> Tensor:
     """Σ (y^α − y) / (α(α−1)) of rows (..., d); Σ y log y at α = 1, and exact in between."""
     # y^α − y = y expm1((α−1) log y), which tends to (α−1) y log y.
-    _, a = _support(y)
-    return -((y * a * _expm1_over((1.0 - alpha) * a)).sum(-1, keepdim=True) / alpha).squeeze(-1)
+    _, a = support_logs(y)
+    return -((y * a * expm1_over((1.0 - alpha) * a)).sum(-1, keepdim=True) / alpha).squeeze(-1)
 
 
 @final
@@ -80,24 +57,16 @@ class Entmax(AbstractTsallis, HasParameter, HasThreshold):
         return tsallis(y, self.alpha)
 
     def parameter_omega(self, y: Tensor) -> Tensor:
-        _, a = _support(y)
+        _, a = support_logs(y)
         alpha = self._tensor(y)
         t = -(alpha - 1) * a
-        entropy = (y * a * _expm1_over(t)).sum(-1, keepdim=True)
+        entropy = (y * a * expm1_over(t)).sum(-1, keepdim=True)
         # The derivative of (eᵗ − 1)/t is (eᵗ − 1)/t − (eᵗ − 1 − t)/t².
-        slope = (y * a * a * (_expm1_over(t) - _expm2_over(t))).sum(-1, keepdim=True)
+        slope = (y * a * a * (expm1_over(t) - expm2_over(t))).sum(-1, keepdim=True)
         return (entropy / alpha**2 + slope / alpha).squeeze(-1)
 
     def parameter_jvp(self, y: Tensor) -> Tensor:
-        support, a = _support(y)
-        epsilon = self._tensor(y) - 1
-        first = a * _expm1_over(epsilon * a)  # (y^(−ε) − 1)/ε
-        second = a * a * _expm2_over(epsilon * a)  # (first − a)/ε
-        mean_a, mean_first, mean_second = (
-            (y * w).sum(-1, keepdim=True) for w in (a, first, second)
-        )
-        slope = mean_second - second + a * mean_first - first * mean_a
-        return torch.where(support, y * slope / (1 + epsilon * mean_first), 0.0)
+        return ops.reference.entmax_parameter_jvp(y, self._tensor(y))
 
     def parameter_vjp(self, y: Tensor, grad: Tensor) -> Tensor:
         if is_recorded() or y.dtype != grad.dtype:

@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import _checks
 from . import _autograd, _eager
 from ._checks import check_target
-from ._protocols import HasParameter, HasState
+from ._protocols import HasState
 
 if TYPE_CHECKING:
     from ._base import AbstractMapping
@@ -67,7 +67,8 @@ def _is_direct(
     ignore_index: int | None,
 ) -> bool:
     """Whether one autograd function serves: class indices in an eager call on the last dimension,
-    for a mapping with a state whose parameter needs no gradient."""
+    for a mapping with a state, of numbers: what is changed in place between forward and backward
+    would go unnoticed in a tensor that is not saved."""
     return (
         isinstance(mapping, HasState)
         and reduction in ("mean", "sum")
@@ -79,11 +80,7 @@ def _is_direct(
         and target.shape == scores.shape[:-1]
         and target.device == scores.device
         and target.layout is torch.strided
-        and not (
-            isinstance(mapping, HasParameter)
-            and isinstance(value := getattr(mapping, mapping.parameter), Tensor)
-            and value.requires_grad
-        )
+        and not any(isinstance(value, Tensor) for value in vars(mapping).values())
     )
 
 

@@ -71,12 +71,6 @@ def _per_row(scores: Tensor, *width: int) -> Tensor:
     return scores.new_empty((*scores.shape[:-1], *width), dtype=widest(scores.device))
 
 
-def _values(scores: Tensor, width: int) -> Tensor:
-    """As many numbers per row, in float32 or wider."""
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    return scores.new_empty((*scores.shape[:-1], width), dtype=wide)
-
-
 def _state_shapes(scores: Tensor, _: float | Tensor) -> tuple[Tensor, Tensor]:
     return _per_row(scores), _per_row(scores, STATE_WIDTH)
 

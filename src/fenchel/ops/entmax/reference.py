@@ -189,22 +189,44 @@ def entmax_loss(
     return torch.where(ignored, 0.0, losses), torch.where(ignored.unsqueeze(-1), empty, state)
 
 
-def entmax_parameter_vjp(y: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
-    """<v, ∂y/∂α> at the solution y, (..., 1)."""
+def support_logs(y: Tensor) -> tuple[Tensor, Tensor]:
+    """Where y > 0, and a = −log y there (zero elsewhere)."""
     support = y > 0
-    a = -torch.log(torch.where(support, y, 1.0))
-    t = (alpha - 1.0) * a
-    near = torch.where(t.abs() < 0.3, t, 0.0)
+    return support, -torch.log(torch.where(support, y, 1.0))
+
+
+def expm2_over(t: Tensor) -> Tensor:
+    """(eᵗ − 1 − t)/t², and ½ at t = 0; a series where the difference would cancel."""
+    small = t.abs() < 0.3
+    near = torch.where(small, t, 0.0)
     series = torch.zeros_like(t)
     for k in range(14, 1, -1):
         series = (series * near + 1.0) / k
-    far = torch.where(t.abs() < 0.3, 1.0, t)
-    tail = torch.where(t.abs() < 0.3, series, (torch.expm1(far) - far) / (far * far))
-    first, second = a * (1 + t * tail), a * a * tail
+    far = torch.where(small, 1.0, t)
+    return torch.where(small, series, (torch.expm1(far) - far) / (far * far))
+
+
+def expm1_over(t: Tensor) -> Tensor:
+    """(eᵗ − 1)/t, and 1 at t = 0, with derivatives as exact as its values."""
+    small = t.abs() < 0.3
+    far = torch.where(small, 1.0, t)
+    return torch.where(small, 1 + t * expm2_over(t), torch.expm1(far) / far)
+
+
+def entmax_parameter_jvp(y: Tensor, alpha: float | Tensor) -> Tensor:
+    """∂y/∂α at the solution y, (..., d), in differentiable operations."""
+    support, a = support_logs(y)
+    epsilon = alpha - 1
+    first = a * expm1_over(epsilon * a)  # (y^(−ε) − 1)/ε
+    second = a * a * expm2_over(epsilon * a)  # (first − a)/ε
     mean_a, mean_first, mean_second = ((y * w).sum(-1, keepdim=True) for w in (a, first, second))
     slope = mean_second - second + a * mean_first - first * mean_a
-    slope = torch.where(support, y * slope / (1 + (alpha - 1.0) * mean_first), 0.0)
-    return (v * slope).sum(-1, keepdim=True)
+    return torch.where(support, y * slope / (1 + epsilon * mean_first), 0.0)
+
+
+def entmax_parameter_vjp(y: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
+    """<v, ∂y/∂α> at the solution y, (..., 1)."""
+    return (v * entmax_parameter_jvp(y, alpha)).sum(-1, keepdim=True)
 
 
 def entmax_gradient(

@@ -15,6 +15,17 @@ from torch import Tensor
 from .._roots import bracketed_root, handle_nonfinite
 
 
+def norm(y: Tensor, p: float | Tensor) -> Tensor:
+    """‖y‖_p of rows (..., d) that are not negative, (..., 1); one for a row of zeros."""
+    # Relative to the largest entry no power that counts underflows.
+    peak = y.detach().amax(-1, keepdim=True)
+    peak = torch.where(peak > 0, peak, 1.0)
+    support = y > 0
+    powers = torch.where(support, (torch.where(support, y, peak) / peak) ** p, 0.0)
+    total = powers.sum(-1, keepdim=True)
+    return peak * torch.where(total > 0, total, 1.0) ** (1.0 / p)
+
+
 def _norm_root(scores: Tensor, p: Tensor, factor: float, squared: bool) -> Tensor:
     """The solution, in the unknown x = −log u_max, which lies in [0, factor·log(d)/q]; NaN where p
     has no meaning."""
