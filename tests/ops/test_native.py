@@ -202,6 +202,36 @@ def test_ksubset(alpha: float) -> None:
             torch.testing.assert_close(got, expected, rtol=0, atol=1e-9, equal_nan=True)
 
 
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, 2.5])
+def test_ksubset_jvp(alpha: float) -> None:
+    for d in LENGTHS[3:]:
+        scores = rows_of_every_kind(d)
+        v = torch.randn_like(scores)
+        for k in (0.5, 1.0, 2.5, d / 2, float(d)):
+            y = ksubset.reference.ksubset(scores, k, alpha).nan_to_num(0.0)
+            got = ksubset.ksubset_jvp(y, v, alpha)
+            expected = ksubset.reference.ksubset_jvp(y, v, alpha)
+            torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+            for dtype in (torch.float32, torch.float64):
+                free = torch.where(y < 1, y, 0.0).to(dtype)
+                expected = entmax.entmax_jvp(free, v.to(dtype), alpha)
+                torch.testing.assert_close(
+                    ksubset.ksubset_jvp(y.to(dtype), v.to(dtype), alpha), expected, rtol=0, atol=0
+                )
+
+
+def test_runs_of_one_parameter() -> None:
+    scores = torch.randn(40, 30)
+    alpha = torch.tensor([1.3, 1.7, 1.3, 2.5]).repeat_interleave(torch.tensor([17, 1, 9, 13]))
+    y = entmax.entmax(scores, alpha.unsqueeze(-1))
+    for value in (1.3, 1.7, 2.5):
+        single = entmax.entmax(scores[alpha == value], float(torch.tensor(value)))
+        torch.testing.assert_close(y[alpha == value], single, rtol=0, atol=2e-7)
+    number = entmax.entmax(scores, float(torch.tensor(1.3)))
+    same = entmax.entmax(scores, torch.full((40, 1), 1.3))
+    torch.testing.assert_close(same, number, rtol=0, atol=0)
+
+
 def test_one_parameter_per_row() -> None:
     scores = torch.randn(3, 4, 50)
     alpha = 1 + torch.rand(3, 4, 1)

@@ -29,6 +29,7 @@ OVERLOADS = {
     "oscarmax": 0.1,
     "oscarmax_jvp": None,
     "ksubset": 2.0,
+    "ksubset_jvp": 1.5,
 }
 
 

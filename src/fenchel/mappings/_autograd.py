@@ -57,6 +57,20 @@ def _total(*terms: Tensor | None) -> Tensor | None:
     return sum(present[1:], present[0]) if present else None
 
 
+def gradients(
+    mapping: AbstractMapping, y: Tensor, parameter: Tensor | None, grad: Tensor, needs: Any
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients in the scores and in the parameter, each if it is needed, from that in y."""
+    mapping = mapping.at(parameter)
+    grad_scores = grad_parameter = None
+    if needs[0]:
+        grad_scores = jacobian_product(mapping, y, grad)
+    if needs[1] and parameter is not None:
+        slope = mapping.parameter_vjp(y, grad)  # type: ignore[attr-defined]
+        grad_parameter = slope.sum_to_size(parameter.shape).to(parameter.dtype)
+    return grad_scores, grad_parameter
+
+
 @cache_signature
 class Argmax(Function):
     """ŷ(scores): rows (..., d), a parameter of shape (..., 1) or None, and the mapping."""
@@ -73,15 +87,7 @@ class Argmax(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        y, parameter = ctx.saved_tensors
-        mapping = ctx.mapping.at(parameter)
-        grad_scores = grad_parameter = None
-        if ctx.needs_input_grad[0]:
-            grad_scores = jacobian_product(mapping, y, grad)
-        if ctx.needs_input_grad[1]:
-            slope = mapping.parameter_vjp(y, grad)
-            grad_parameter = slope.sum_to_size(parameter.shape).to(parameter.dtype)
-        return grad_scores, grad_parameter, None
+        return *gradients(ctx.mapping, *ctx.saved_tensors, grad, ctx.needs_input_grad), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, scores: Tensor, parameter: Any, mapping: Any) -> Any:

@@ -76,6 +76,11 @@ class AbstractMapping(abc.ABC):
     total: ClassVar[float | None] = 1.0
     """What a solution sums to, where that is one number for all."""
 
+    _solver: ClassVar[Any] = None
+    """(mapping, scores, dim) → ŷ, or None if the call is not a direct one: the binding's."""
+    _class_loss: ClassVar[Any] = None
+    """(mapping, scores, target, dim, reduction, ignore_index) → the loss, or None, likewise."""
+
     gamma: float | Tensor = field(default=1.0, kw_only=True)
 
     def __init_subclass__(cls) -> None:
@@ -208,6 +213,10 @@ class AbstractMapping(abc.ABC):
         Raises:
             TypeError, ValueError: for input of the wrong kind, dimension or size.
         """
+        if self._solver is not None and not torch.compiler.is_compiling():
+            y = self._solver(self, scores, dim)
+            if y is not None:
+                return y
         if self.is_direct(scores, dim):
             return _eager.eager_solution(scores, self)
         rows = self.rows(scores, dim)

@@ -1,4 +1,5 @@
-"""Eager calls: the autograd functions that are the cheapest to call, for rows as they are."""
+"""Eager calls, for rows as they are: the compiled binding, and without it the autograd functions
+that are the cheapest to call."""
 
 # pyright: reportIncompatibleMethodOverride=false
 # PyTorch declares these methods with *args; each Function here names its own.
@@ -12,11 +13,22 @@ from torch import Tensor
 from torch.autograd import Function
 
 from .._transforms import eager_apply, is_eager, is_recorded
-from ._autograd import Argmax, EagerArgmax
+from ..ops._binding import Kernels, LossKernels, bind_class_loss, bind_solver
+from ._autograd import Argmax, EagerArgmax, gradients
 from ._protocols import HasClosure, HasKernels, HasParameter
 
 if TYPE_CHECKING:
     from ._base import AbstractMapping
+
+
+def bound_solver(kernels: Kernels, parameter: str | float, **limits: Any) -> Any:
+    """What a class of mappings has as its `_solver`; see `bind_solver`."""
+    return bind_solver(kernels, gradients, parameter, **limits)
+
+
+def bound_class_loss(kernels: LossKernels, parameter: str | float) -> Any:
+    """What a class of mappings has as its `_class_loss`; see `bind_class_loss`."""
+    return bind_class_loss(kernels, class_gradient, parameter)
 
 
 class DirectArgmax(EagerArgmax):
@@ -102,19 +114,34 @@ class ClassLoss(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         scores, state, target = ctx.saved_tensors
-        weight = grad if ctx.count is None else grad / ctx.count
-        weights = weight.expand(*target.shape, 1)
-        if not is_recorded():
-            target = target.unsqueeze(-1)
-            gradient = ctx.mapping.gradient(scores, state, target, weights, False)
-            return gradient, None, None, None, None
-        kept = torch.ones_like(target, dtype=torch.bool)
-        if ctx.ignore_index is not None:
-            kept = target != ctx.ignore_index
-        classes = torch.where(kept, target, 0).unsqueeze(-1)
-        weights = torch.where(kept.unsqueeze(-1), weights, 0.0)
-        gradient = torch.where(kept.unsqueeze(-1), weights * eager_solution(scores, ctx.mapping), 0)
-        return gradient.scatter_add(-1, classes, -weights), None, None, None, None
+        gradient = class_gradient(
+            ctx.mapping, scores, state, target, grad, ctx.count, ctx.ignore_index
+        )
+        return gradient, None, None, None, None
+
+
+def class_gradient(
+    mapping: AbstractMapping,
+    scores: Tensor,
+    state: Tensor,
+    target: Tensor,
+    grad: Tensor,
+    count: int | Tensor | None,
+    ignore_index: int | None,
+) -> Tensor:
+    """The gradient of the mean of `count` losses, or of their sum if it is None."""
+    weight = grad if count is None else grad / count
+    weights = weight.expand(*target.shape, 1)
+    if not is_recorded():
+        target = target.unsqueeze(-1)
+        return mapping.gradient(scores, state, target, weights, False)  # type: ignore[attr-defined]
+    kept = torch.ones_like(target, dtype=torch.bool)
+    if ignore_index is not None:
+        kept = target != ignore_index
+    classes = torch.where(kept, target, 0).unsqueeze(-1)
+    weights = torch.where(kept.unsqueeze(-1), weights, 0.0)
+    gradient = torch.where(kept.unsqueeze(-1), weights * eager_solution(scores, mapping), 0)
+    return gradient.scatter_add(-1, classes, -weights)
 
 
 _class_loss = eager_apply(ClassLoss)

@@ -15,6 +15,7 @@ from .._transforms import is_recorded
 from ..ops import entmax as ops
 from ..ops.entmax.reference import expm1_over, expm2_over, support_logs
 from ._base import AbstractMapping
+from ._eager import bound_class_loss, bound_solver
 from ._protocols import HasParameter, HasThreshold
 from ._tsallis import AbstractTsallis
 
@@ -42,6 +43,8 @@ class Entmax(AbstractTsallis, HasParameter, HasThreshold):
 
     name: ClassVar[str] = "entmax"
     parameter: ClassVar[str] = "alpha"
+    _solver = bound_solver(ops.KERNELS, parameter, above=0.0)
+    _class_loss = bound_class_loss(ops.LOSS_KERNELS, parameter)
 
     alpha: float | Tensor = 1.5
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from .. import _checks
 from ..ops import ksubset as ops
-from ..ops.entmax import entmax_jvp
 from ._base import AbstractMapping
 from ._checks import check_subset_size
+from ._eager import bound_solver
 from ._entmax import tsallis
 from ._protocols import HasKernels, HasParameter
 
@@ -36,6 +36,9 @@ class Ksubset(AbstractMapping, HasKernels, HasParameter):
     name: ClassVar[str] = "ksubset"
     parameter: ClassVar[str] = "k"
     total: ClassVar[float | None] = None
+    _solver = bound_solver(
+        ops.KERNELS, parameter, option="alpha", minimum=0.0, max_option=2.0, is_part=True
+    )
 
     k: float | Tensor = 2.0
     alpha: float = 2.0
@@ -70,7 +73,7 @@ class Ksubset(AbstractMapping, HasKernels, HasParameter):
         return ops.reference.ksubset_jvp(y, v, self.alpha)
 
     def kernel_jvp(self, y: Tensor, v: Tensor) -> Tensor:
-        return entmax_jvp(torch.where(y < 1, y, 0.0), v, self.alpha)  # entries at one stay there
+        return ops.ksubset_jvp(y, v, self.alpha)
 
     def omega(self, y: Tensor) -> Tensor:
         return tsallis(y, self.alpha)

@@ -26,6 +26,10 @@ def loss(
     inplace: bool,
 ) -> Tensor:
     """max_Ω(scores) + γΩ(target) − <scores, target>; see `fenchel.fenchel_young_loss`."""
+    if mapping._class_loss is not None and not inplace and not torch.compiler.is_compiling():
+        total = mapping._class_loss(mapping, scores, target, dim, reduction, ignore_index)
+        if total is not None:
+            return total
     if not inplace and _is_direct(mapping, scores, target, dim, reduction, ignore_index):
         total = _eager.class_loss(scores, target, mapping, reduction, ignore_index)
         if total.is_cuda or total == total:  # NaN may come from a target out of range

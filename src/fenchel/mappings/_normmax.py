@@ -12,6 +12,7 @@ from torch import Tensor
 from .. import _checks
 from ..ops import pnormmax as ops
 from ._base import AbstractMapping
+from ._eager import bound_solver
 from ._protocols import HasKernels, HasParameter, HasThreshold
 
 
@@ -30,6 +31,7 @@ class Normmax(AbstractMapping, HasKernels, HasParameter, HasThreshold):
 
     name: ClassVar[str] = "normmax"
     parameter: ClassVar[str] = "alpha"
+    _solver = bound_solver(ops.NORMMAX_KERNELS, parameter, above=1.0)
 
     alpha: float | Tensor = 2.0
 

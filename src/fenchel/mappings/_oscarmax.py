@@ -13,6 +13,7 @@ from .. import _checks
 from ..ops import entmax as entmax_ops
 from ..ops import oscarmax as ops
 from ._base import AbstractMapping
+from ._eager import bound_solver
 from ._protocols import HasGroups, HasKernels
 
 
@@ -30,6 +31,7 @@ class Oscarmax(AbstractMapping, HasKernels, HasGroups):
     """
 
     name: ClassVar[str] = "oscarmax"
+    _solver = bound_solver(ops.KERNELS, "lam", above=0.0)  # at zero the Jacobian is another
 
     lam: float = 0.01
 

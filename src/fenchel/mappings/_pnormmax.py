@@ -11,6 +11,7 @@ from torch import Tensor
 from .. import _checks
 from ..ops import pnormmax as ops
 from ._base import AbstractMapping
+from ._eager import bound_solver
 from ._protocols import HasKernels, HasThreshold
 
 
@@ -28,6 +29,7 @@ class Pnormmax(AbstractMapping, HasKernels, HasThreshold):
     """
 
     name: ClassVar[str] = "pnormmax"
+    _solver = bound_solver(ops.PNORMMAX_KERNELS, "p")
 
     p: float = 1.5
 

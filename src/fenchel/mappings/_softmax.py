@@ -9,7 +9,9 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from ..ops import entmax as ops
 from ._base import AbstractMapping
+from ._eager import bound_class_loss, bound_solver
 from ._tsallis import AbstractTsallis
 
 
@@ -23,6 +25,8 @@ class Softmax(AbstractTsallis):
     """
 
     name: ClassVar[str] = "softmax"
+    _solver = bound_solver(ops.KERNELS, 1.0)
+    _class_loss = bound_class_loss(ops.LOSS_KERNELS, 1.0)
 
     @property
     def exponent(self) -> float:

@@ -8,7 +8,9 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
+from ..ops import entmax as ops
 from ._base import AbstractMapping
+from ._eager import bound_class_loss, bound_solver
 from ._protocols import HasThreshold
 from ._tsallis import AbstractTsallis
 
@@ -24,6 +26,8 @@ class Sparsemax(AbstractTsallis, HasThreshold):
 
     name: ClassVar[str] = "sparsemax"
     constant: ClassVar[float] = 0.5
+    _solver = bound_solver(ops.KERNELS, 2.0)
+    _class_loss = bound_class_loss(ops.LOSS_KERNELS, 2.0)
 
     @property
     def exponent(self) -> float:

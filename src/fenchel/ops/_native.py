@@ -21,7 +21,7 @@ LONGEST_ROW = 2**31 - 1
 """Entries are numbered with 32 bits inside the library."""
 
 
-def _setting(name: str, *values: str) -> str:
+def setting(name: str, *values: str) -> str:
     """One of the values from the environment, empty if it is not set."""
     value = os.environ.get(name, "")
     if value and value not in values:
@@ -32,13 +32,13 @@ def _setting(name: str, *values: str) -> str:
 
 def _load() -> tuple[ctypes.CDLL | None, str]:
     """The library for this CPU, or the one asked for, and a sentence about what was found."""
-    if _setting("FENCHEL_KERNELS", "fast", "reference") == "reference":
+    if setting("FENCHEL_KERNELS", "fast", "reference") == "reference":
         return None, "switched off by FENCHEL_KERNELS=reference; unset FENCHEL_KERNELS to use it"
 
     def open_library(isa: str) -> ctypes.CDLL:
         return ctypes.CDLL(str(_FOLDER / f"fenchel_native_{isa}{_SUFFIX}"))
 
-    asked = _setting("FENCHEL_ISA", "baseline", "v3", "v4")
+    asked = setting("FENCHEL_ISA", "baseline", "v3", "v4")
     try:
         level = 0 if asked else open_library("baseline").fenchel_x86_level()
         isa = asked or {3: "v3", 4: "v4"}.get(level, "baseline")
@@ -75,6 +75,7 @@ class NativeFunction:
         self._takes_threads = names[-1] == "threads"
         self._per_row = [f"{n}_step" in names for n in names if not n.endswith("_step")]
         self._by_number = bool(re.fullmatch(r"(\w+: \w+\*, )+\w+_step: i64, rows: .*", arguments))
+        self._types = " ".join(types)
         self._only: Any = None
         self._by_dtype: dict[torch.dtype, Any] = {}
         if LIBRARY is None:
@@ -85,6 +86,14 @@ class NativeFunction:
             for dtype, kind in _KINDS.items():
                 typed = arguments.replace("T*", f"{kind}*")
                 self._by_dtype[dtype] = _function(f"{name}_{kind}", typed, types)
+
+    @property
+    def entry(self) -> tuple[str, int, int]:
+        """The types of its arguments, and its addresses for float32 and float64."""
+        f32, f64 = (ctypes.cast(self._by_dtype[kind], ctypes.c_void_p).value for kind in _KINDS)
+        assert f32 is not None
+        assert f64 is not None
+        return self._types, f32, f64
 
     def __call__(self, *arguments: Any) -> None:
         """Runs the function on contiguous tensors, numbers and None; the thread count is added."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import _native, _triton
+from . import _binding, _native, _triton
 
 
 def kernels() -> dict[str, str]:
@@ -10,10 +10,11 @@ def kernels() -> dict[str, str]:
 
     Returns:
         "native", the C++ library for the CPU, and "triton", the kernels for a GPU: what is loaded,
-        or why the slower references are used instead, and the remedy.
+        or why the slower references are used instead, and the remedy. "binding", which makes small
+        calls on the CPU cheaper: whether it is in use, and if not, why; results are the same.
 
     >>> import fenchel
     >>> sorted(fenchel.kernels())
-    ['native', 'triton']
+    ['binding', 'native', 'triton']
     """
-    return {"native": _native.STATUS, "triton": _triton.STATUS}
+    return {"native": _native.STATUS, "binding": _binding.STATUS, "triton": _triton.STATUS}

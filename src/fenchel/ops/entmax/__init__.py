@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .. import _decomposition
+from .._binding import Kernels, LossKernels
 from .._native import NativeFunction
 from .._operator import declare, declare_inplace_with, declare_with, like, widest
 from .._triton import kernel
@@ -51,6 +52,8 @@ _parameter_kernel = NativeFunction(
     "y: T*, v: T*, alpha: f64*, alpha_step: i64, rows: i64, d: i64, out: T*, threads: i32",
 )
 STATE_WIDTH = 4
+KERNELS = Kernels(_kernel, _jvp_kernel, _parameter_kernel)
+LOSS_KERNELS = LossKernels(_loss_kernel, _gradient_kernel)
 
 
 def _entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:

@@ -96,10 +96,15 @@ FENCHEL_INLINE void flush(Columns<T>& waiting, double alpha, const T* scores, in
 
 template <class T>
 FENCHEL_INLINE void entmax_rows(const T* scores, const double* alphas, int64_t alpha_step,
-                                int64_t first, int64_t last, int64_t d, const Outputs<T>& out) {
+                                int64_t rows, int64_t first, int64_t last, int64_t d,
+                                const Outputs<T>& out) {
   Candidates<T> near(d);
-  Columns<T> waiting;
+  Columns<T> waiting;  // rows with the same α
+  double waiting_alpha = 0;
   std::unique_ptr<double[]> sorted;
+  auto has_neighbour = [&](int64_t row, double alpha) {
+    return (row > 0 && alphas[row - 1] == alpha) || (row + 1 < rows && alphas[row + 1] == alpha);
+  };
   for (int64_t row = first; row < last; ++row) {
     const T* x = scores + row * d;
     T* y = out.y ? out.y + row * d : nullptr;
@@ -129,7 +134,9 @@ FENCHEL_INLINE void entmax_rows(const T* scores, const double* alphas, int64_t a
       if (out.state) out.state[row] = {pivot.score, pivot.entry, 0, 1};
       if (out.maxima) out.maxima[row] = value(peak.top, root_of(near, alpha), alpha);
       if (y) near.scatter(near.distance.get(), y);
-    } else if (alpha_step == 0 && near.count <= Columns<T>::kLongest) {
+    } else if (near.count <= Columns<T>::kLongest && (alpha_step == 0 || has_neighbour(row, alpha))) {
+      if (waiting.filled && waiting_alpha != alpha) flush(waiting, waiting_alpha, scores, d, out);
+      waiting_alpha = alpha;
       waiting.add(near, row, s);
       if (waiting.full()) flush(waiting, alpha, scores, d, out);
     } else {
@@ -141,7 +148,7 @@ FENCHEL_INLINE void entmax_rows(const T* scores, const double* alphas, int64_t a
       out.conclude(near.scratch, near.count, row, alpha, peak.top, solved);
     }
   }
-  if (waiting.filled) flush(waiting, alphas[0], scores, d, out);
+  if (waiting.filled) flush(waiting, waiting_alpha, scores, d, out);
 }
 
 // s = y^(2−α) on the support: the diagonal of the Jacobian before it is centred.
@@ -232,7 +239,7 @@ template <class T>
 int entmax(const T* scores, const double* alphas, int64_t alpha_step, int64_t rows, int64_t d,
            const Outputs<T>& out, int threads) {
   return parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
-    entmax_rows(scores, alphas, alpha_step, first, last, d, out);
+    entmax_rows(scores, alphas, alpha_step, rows, first, last, d, out);
   });
 }
 

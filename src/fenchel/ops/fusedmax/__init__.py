@@ -1,5 +1,6 @@
 """fusedmax: the total-variation prox followed by the projection onto the simplex."""
 
+from .._binding import Kernels
 from .._native import NativeFunction
 from .._operator import declare
 from .._triton import kernel
@@ -7,6 +8,7 @@ from . import reference
 
 _solve = NativeFunction("fusedmax", "scores: T*, lam: f64, rows: i64, d: i64, y: T*, threads: i32")
 _jvp = NativeFunction("fusedmax_jvp", "y: T*, v: T*, rows: i64, d: i64, out: T*, threads: i32")
+KERNELS = Kernels(_solve, _jvp)
 
 fusedmax = declare(
     "fusedmax(Tensor scores, float lam) -> Tensor",

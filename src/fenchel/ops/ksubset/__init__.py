@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from .. import _decomposition
+from .._binding import Kernels
 from .._native import NativeFunction
 from .._operator import declare
 from .._triton import kernel
@@ -12,6 +13,10 @@ _function = NativeFunction(
     "ksubset",
     "scores: T*, k: f64*, k_step: i64, alpha: f64, rows: i64, d: i64, y: T*, threads: i32",
 )
+_jvp = NativeFunction(
+    "ksubset_jvp", "y: T*, v: T*, alpha: f64, rows: i64, d: i64, out: T*, threads: i32"
+)
+KERNELS = Kernels(_function, _jvp)
 
 
 def _native(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
@@ -28,6 +33,12 @@ _kernels = {
 }
 _scalar = declare("ksubset(Tensor scores, float k, float alpha) -> Tensor", **_kernels)
 _tensor = declare("ksubset.Tensor(Tensor scores, Tensor k, float alpha) -> Tensor", **_kernels)
+ksubset_jvp = declare(
+    "ksubset_jvp(Tensor y, Tensor v, float alpha) -> Tensor",
+    reference=reference.ksubset_jvp,
+    native=_jvp.rows,
+    triton=kernel("ksubset", "ksubset_jvp"),
+)
 
 
 def ksubset(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:

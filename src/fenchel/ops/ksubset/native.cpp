@@ -96,6 +96,15 @@ int ksubset(const T* scores, const double* ks, int64_t k_step, double alpha, int
   });
 }
 
+// The Jacobian of entmax at what is below one: an entry at one stays there. It may write over its y.
+template <class T, class Jvp>
+int free_jvp(const T* y, const T* v, double alpha, int64_t rows, int64_t d, T* out, int threads, Jvp jvp) {
+  int status = parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
+    for (int64_t i = first * d; i < last * d; ++i) out[i] = y[i] < 1 ? y[i] : T(0);
+  });
+  return status == kOk ? jvp(out, v, &alpha, 0, rows, d, out, threads) : status;
+}
+
 }  // namespace
 }  // namespace fenchel
 
@@ -105,6 +114,13 @@ int ksubset(const T* scores, const double* ks, int64_t k_step, double alpha, int
                                            int threads) {                                          \
     return fenchel::ksubset(scores, k, k_step, alpha, rows, d, y, threads);                        \
   }                                                                                                \
-  FENCHEL_SIGNATURE(ksubset_##suffix, "scores, k, k_step, alpha, rows, d, y, threads")
+  FENCHEL_SIGNATURE(ksubset_##suffix, "scores, k, k_step, alpha, rows, d, y, threads")             \
+  extern "C" int fenchel_entmax_jvp_##suffix(const T*, const T*, const double*, int64_t, int64_t,  \
+                                             int64_t, T*, int);                                    \
+  FENCHEL_API int fenchel_ksubset_jvp_##suffix(const T* y, const T* v, double alpha, int64_t rows, \
+                                               int64_t d, T* out, int threads) {                   \
+    return fenchel::free_jvp(y, v, alpha, rows, d, out, threads, fenchel_entmax_jvp_##suffix);     \
+  }                                                                                                \
+  FENCHEL_SIGNATURE(ksubset_jvp_##suffix, "y, v, alpha, rows, d, out, threads")
 FENCHEL_KSUBSET(f32, float)
 FENCHEL_KSUBSET(f64, double)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .._triton.launch import row_values, rows_of
 from .._triton.root import rounded
+from ..entmax.triton import entmax_jvp
 from . import reference
 
 
@@ -145,3 +146,7 @@ def ksubset(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
             num_warps=min(max(width // 256, 1), 8),
         )  # fmt: skip
     return y
+
+
+def ksubset_jvp(y: Tensor, v: Tensor, alpha: float) -> Tensor:
+    return entmax_jvp(torch.where(y < 1, y, 0.0), v, alpha)  # entries at one stay there

@@ -1,5 +1,6 @@
 """oscarmax: isotonic regression of the sorted scores, then the projection onto the simplex."""
 
+from .._binding import Kernels
 from .._native import NativeFunction
 from .._operator import declare
 from .._triton import kernel
@@ -7,6 +8,7 @@ from . import reference
 
 _solve = NativeFunction("oscarmax", "scores: T*, lam: f64, rows: i64, d: i64, y: T*, threads: i32")
 _jvp = NativeFunction("oscarmax_jvp", "y: T*, v: T*, rows: i64, d: i64, out: T*, threads: i32")
+KERNELS = Kernels(_solve, _jvp)
 
 oscarmax = declare(
     "oscarmax(Tensor scores, float lam) -> Tensor",

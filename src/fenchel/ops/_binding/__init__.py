@@ -1,0 +1,121 @@
+"""The binding: eager calls of small inputs in C++, with their autograd; optional.
+
+It is compiled against one PyTorch and one Python, and loaded with these alone. Without it the same
+kernels are called through ctypes, and autograd functions are written in Python. The binding holds
+no kernel: it gets the addresses of the library's functions.
+"""
+
+from __future__ import annotations
+
+import math
+import sysconfig
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from .. import _native
+
+FILE = Path(__file__).parent / f"torch-{torch.__version__}{sysconfig.get_config_var('EXT_SUFFIX')}"
+"""The binding for the PyTorch and the Python that run; it may not exist."""
+
+
+class Kernels(NamedTuple):
+    """What a mapping is solved with: y, its Jacobian times a vector, and times its derivative in
+    the parameter."""
+
+    solve: _native.NativeFunction
+    jvp: _native.NativeFunction
+    parameter_vjp: _native.NativeFunction | None = None
+
+
+class LossKernels(NamedTuple):
+    """The losses of class indices with the states of their rows, and their gradients from these."""
+
+    loss: _native.NativeFunction
+    gradient: _native.NativeFunction
+
+
+def _load(file: Path) -> tuple[Any, str]:
+    """The binding, and a sentence about what was found."""
+    if _native.setting("FENCHEL_BINDING", "on", "off") == "off":
+        return None, "switched off by FENCHEL_BINDING=off; unset FENCHEL_BINDING to use it"
+    if _native.LIBRARY is None:
+        return None, "without the native library; that comes first"
+    if not file.exists():
+        return None, (
+            f"not built for torch {torch.__version__} and this Python, small calls take longer; "
+            "install fenchel from its sources with `pip install --no-build-isolation .`"
+        )
+    spec = spec_from_file_location(f"{__name__}.compiled", file)
+    assert spec is not None
+    assert spec.loader is not None
+    try:
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        return None, f"not loaded, small calls take longer; build it again ({error})"
+    return module, f"loaded, for torch {torch.__version__}"
+
+
+_COMPILED, STATUS = _load(FILE)
+
+
+def bind_solver(
+    kernels: Kernels,
+    rule: Callable[..., Any],
+    parameter: str | float,
+    *,
+    option: str | None = None,
+    minimum: float = -math.inf,
+    above: float = -math.inf,
+    max_option: float = math.inf,
+    is_part: bool = False,
+) -> Callable[..., Any] | None:
+    """A function (mapping, scores, dim) that returns ŷ, or None if the call is not a direct one;
+    None if there is no binding.
+
+    Args:
+        kernels: its kernels.
+        rule: (mapping, y, parameter, grad, needs) → the gradients in scores and parameter; for
+            whatever the kernels do not do, such as second derivatives.
+        parameter: the name of the mapping's field, or the number that stands for it.
+        option: the name of a field that is always a number.
+        minimum, above: what the parameter must be at least, and what it must be greater than.
+        max_option: what the option must be at most.
+        is_part: whether the parameter must be at most d.
+    """
+    if _COMPILED is None:
+        return None
+    vjp = kernels.parameter_vjp
+    return _COMPILED.solver(
+        solve=kernels.solve.entry,
+        jvp=kernels.jvp.entry,
+        parameter_vjp=None if vjp is None else vjp.entry,
+        rule=rule,
+        parameter=parameter,
+        option=option,
+        minimum=max(minimum, math.nextafter(above, math.inf)),
+        max_option=max_option,
+        is_part=is_part,
+    )
+
+
+def bind_class_loss(
+    kernels: LossKernels, rule: Callable[..., Any], parameter: str | float
+) -> Callable[..., Any] | None:
+    """A function (mapping, scores, target, dim, reduction, ignore_index) that returns the mean or
+    sum of the losses, or None if the call is not a direct one; None if there is no binding.
+
+    Args:
+        kernels: its kernels.
+        rule: (mapping, scores, state, target, grad, count, ignore_index) → the gradient; as above.
+        parameter: the name of the mapping's field, or the number that stands for it.
+    """
+    if _COMPILED is None:
+        return None
+    return _COMPILED.class_loss(
+        loss=kernels.loss.entry, gradient=kernels.gradient.entry, rule=rule, parameter=parameter
+    )

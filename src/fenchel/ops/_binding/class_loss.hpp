@@ -1,0 +1,174 @@
+// The mean or sum of the losses of rows for class indices in one call, with its node in the graph.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "solution.hpp"
+
+namespace fenchel {
+
+constexpr const char* kLossTypes = "T* i64* i64 f64* i64 i64 i64 T* f64* i32";
+constexpr const char* kGradientTypes = "T* f64* i64* T* f64* i64 i64 i64 T* i32";
+constexpr int64_t kStateWidth = 4;
+constexpr int64_t kNoIndex = std::numeric_limits<int64_t>::min();  // which no class has
+
+struct LossRecipe {
+  Entry loss, gradient;
+  c10::SafePyObject rule;  // (mapping, scores, state, target, grad, count, ignore_index) → gradient, in Python
+};
+
+struct ClassLossBackward : public Node {
+  ClassLossBackward(std::shared_ptr<const LossRecipe> recipe, PyObject* mapping, double alpha)
+      : recipe(std::move(recipe)), mapping(share(mapping)), alpha(alpha) {}
+
+  std::string name() const override { return "ClassLossBackward"; }
+
+  variable_list apply(variable_list&& grads) override {
+    Tensor scores, state, target;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      scores = saved_scores.unpack();
+      state = saved_state.unpack();
+      target = saved_target.unpack();
+    }
+    const Tensor grad = grads[0].defined() ? grads[0] : at::zeros({}, scores.options().requires_grad(false));
+    const bool direct = !at::GradMode::is_enabled() && is_eager() && is_direct(scores) && is_direct(state) &&
+                        is_direct(target) && is_direct(grad) && grad.scalar_type() == scores.scalar_type() &&
+                        grad.dim() == 0;
+    if (!direct) return {by_rule(scores, state, target, grad)};
+    Tensor out = empty(scores.sizes(), scores.scalar_type());
+    if (scores.scalar_type() == at::kFloat)
+      write<float>(scores, state, target, grad, out);
+    else
+      write<double>(scores, state, target, grad, out);
+    return {std::move(out)};
+  }
+
+  void release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    saved_scores.reset_data();
+    saved_state.reset_data();
+    saved_target.reset_data();
+  }
+
+  std::shared_ptr<const LossRecipe> recipe;
+  c10::SafePyObject mapping;
+  double alpha;
+  int64_t count = -1;  // the rows of a mean; −1 for a sum
+  int64_t ignore_index = kNoIndex;
+  SavedVariable saved_scores, saved_state, saved_target;
+
+ private:
+  template <class T>
+  void write(const Tensor& scores, const Tensor& state, const Tensor& target, const Tensor& grad,
+             const Tensor& out) const {
+    const int64_t n = count_rows(scores);
+    T weight = *grad.const_data_ptr<T>();
+    if (count >= 0) weight /= static_cast<T>(count);
+    const c10::SmallVector<T, 64> weights(n, weight);
+    check_memory(invoke<const T*, const double*, const int64_t*, const T*, const double*, int64_t, int64_t, int64_t, T*,
+                        int>(recipe->gradient.at(scores.scalar_type()), scores.const_data_ptr<T>(),
+                             state.const_data_ptr<double>(), target.const_data_ptr<int64_t>(), weights.data(), &alpha,
+                             0, n, scores.size(-1), out.data_ptr<T>(), at::get_num_threads()));
+  }
+
+  Tensor by_rule(const Tensor& scores, const Tensor& state, const Tensor& target, const Tensor& grad) const {
+    pybind11::gil_scoped_acquire locked;
+    try {
+      const pybind11::object none = pybind11::none();
+      return unwrap(borrow(recipe->rule)(borrow(mapping), wrap(scores), wrap(state), wrap(target), wrap(grad),
+                                         count < 0 ? none : pybind11::int_(count),
+                                         ignore_index == kNoIndex ? none : pybind11::int_(ignore_index)));
+    } catch (pybind11::error_already_set& error) {
+      error.restore();
+      throw_python_error();
+    }
+  }
+};
+
+// A callable (mapping, scores, target, dim, reduction, ignore_index) → loss, or None where the call is not direct.
+struct ClassLoss {
+  std::shared_ptr<const LossRecipe> recipe;
+  pybind11::object parameter;  // as for a Solver
+  double number;
+
+  static constexpr int num_arguments = 6;
+};
+
+// The class indices that count, and their number.
+struct Kept {
+  int64_t ignore_index = kNoIndex;
+  int64_t count;
+
+  bool read(PyObject* index) {
+    if (index == Py_None) return true;
+    int overflow = 0;
+    if (!PyLong_CheckExact(index)) return false;
+    ignore_index = PyLong_AsLongLongAndOverflow(index, &overflow);
+    return !overflow;
+  }
+
+  void add_up(const int64_t* target, int64_t n) {
+    count = n;
+    if (ignore_index != kNoIndex)
+      for (int64_t i = 0; i < n; ++i) count -= target[i] == ignore_index;
+  }
+};
+
+inline bool is_direct_target(PyObject* object, const Tensor& rows) {
+  if (Py_TYPE(object) != reinterpret_cast<PyTypeObject*>(THPVariableClass)) return false;
+  const Tensor& target = THPVariable_Unpack(object);
+  return is_direct(target) && target.scalar_type() == at::kLong &&
+         target.sizes() == rows.sizes().slice(0, rows.dim() - 1);
+}
+
+// The reduced loss, not a number where a target may be out of range.
+template <class T>
+Tensor reduced(const Tensor& losses, bool is_mean, int64_t count) {
+  Tensor total = losses.sum();
+  if (is_mean) *total.data_ptr<T>() /= static_cast<T>(count);
+  return std::isnan(*total.const_data_ptr<T>()) ? Tensor() : total;
+}
+
+inline PyObject* call(const ClassLoss& self, PyObject* const* given) {
+  PyObject *mapping = given[0], *scores = given[1], *classes = given[2], *dim = given[3];
+  PyObject *reduction = given[4], *index = given[5];
+  if (!are_direct(scores, dim) || !PyUnicode_Check(reduction) || !has_unit_gamma(mapping) || !is_eager()) Py_RETURN_NONE;
+  const bool is_mean = PyUnicode_CompareWithASCIIString(reduction, "mean") == 0;
+  if (!is_mean && PyUnicode_CompareWithASCIIString(reduction, "sum") != 0) Py_RETURN_NONE;
+  const Tensor& rows = THPVariable_Unpack(scores);
+  Kept kept;
+  double alpha = self.number;
+  if (!is_direct_target(classes, rows) || !kept.read(index)) Py_RETURN_NONE;
+  if (!self.parameter.is_none() && !read_number(field(mapping, self.parameter), alpha)) Py_RETURN_NONE;
+  const Tensor& target = THPVariable_Unpack(classes);
+  const auto type = rows.scalar_type();
+  const int64_t n = count_rows(rows), d = rows.size(-1);
+  c10::SmallVector<int64_t, 8> shape(rows.sizes().begin(), rows.sizes().end());
+  shape.back() = kStateWidth;
+  const Tensor losses = empty(target.sizes(), type), state = empty(shape, at::kDouble);
+  const int threads = at::get_num_threads();
+  check_memory(run_unlocked(rows.numel(), [&] {
+    kept.add_up(target.const_data_ptr<int64_t>(), n);
+    return invoke<const void*, const int64_t*, int64_t, const double*, int64_t, int64_t, int64_t, void*, double*, int>(
+        self.recipe->loss.at(type), rows.const_data_ptr(), target.const_data_ptr<int64_t>(), kept.ignore_index, &alpha,
+        0, n, d, losses.data_ptr(), state.data_ptr<double>(), threads);
+  }));
+  Tensor total = type == at::kFloat ? reduced<float>(losses, is_mean, kept.count)
+                                    : reduced<double>(losses, is_mean, kept.count);
+  if (!total.defined()) Py_RETURN_NONE;
+  if (torch::autograd::compute_requires_grad(rows)) {
+    auto node = c10::make_intrusive<ClassLossBackward>(self.recipe, mapping, alpha);
+    node->set_next_edges(torch::autograd::collect_next_edges(rows));
+    if (is_mean) node->count = kept.count;
+    node->ignore_index = kept.ignore_index;
+    torch::autograd::set_history(total, node);
+    node->saved_scores = SavedVariable(rows, false);
+    node->saved_state = SavedVariable(state, false);
+    node->saved_target = SavedVariable(target, false);
+  }
+  return THPVariable_Wrap(std::move(total));
+}
+
+}  // namespace fenchel

@@ -1,0 +1,226 @@
+// ŷ of a mapping in one call: the solution and, where a gradient is wanted, its node in the graph.
+#pragma once
+
+#include <limits>
+#include <memory>
+#include <mutex>
+
+#include "eager.hpp"
+#include "kernel.hpp"
+
+namespace fenchel {
+
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+// What the solutions of one class of mappings are made with.
+struct Recipe {
+  Kernel solve, jvp, parameter_vjp;  // the last one may be missing
+  c10::SafePyObject rule;            // (mapping, y, parameter, grad, needs) → gradients, in Python, always right
+};
+
+// The parameter of a call as kernels take it: a number, or one per row.
+class Parameter {
+ public:
+  explicit Parameter(double number) : number_(number) {}
+
+  // Of a tensor with a single value, or with one for each of n rows.
+  Parameter(const Tensor& tensor, int64_t n) : step_(1) {
+    if (tensor.scalar_type() == at::kDouble && tensor.dim() > 0) {
+      given_ = tensor.const_data_ptr<double>();
+      return;
+    }
+    numbers_.resize(n);
+    if (tensor.scalar_type() == at::kDouble)
+      fill(tensor.const_data_ptr<double>(), tensor.dim() > 0);
+    else
+      fill(tensor.const_data_ptr<float>(), tensor.dim() > 0);
+  }
+
+  const double* data() const { return step_ == 0 ? &number_ : given_ ? given_ : numbers_.data(); }
+  int64_t step() const { return step_; }
+
+  bool is_between(double low, double high, int64_t n) const {
+    const double* values = data();
+    for (int64_t i = 0; i < (step_ ? n : 1); ++i)
+      if (!(values[i] >= low && values[i] <= high)) return false;
+    return true;
+  }
+
+ private:
+  template <class T>
+  void fill(const T* values, bool per_row) {
+    for (size_t i = 0; i < numbers_.size(); ++i) numbers_[i] = values[per_row ? i : 0];
+  }
+
+  double number_ = 0;
+  int64_t step_ = 0;
+  const double* given_ = nullptr;
+  c10::SmallVector<double, 64> numbers_;
+};
+
+// Whether a tensor has one value, or one for each of the rows (..., d): the shape (..., 1).
+inline bool fits_rows(const Tensor& parameter, const Tensor& rows) {
+  if (!is_direct(parameter) || !is_float(parameter)) return false;
+  if (parameter.dim() == 0) return true;
+  return parameter.dim() == rows.dim() && parameter.size(-1) == 1 &&
+         parameter.sizes().slice(0, rows.dim() - 1) == rows.sizes().slice(0, rows.dim() - 1);
+}
+
+inline int64_t count_rows(const Tensor& rows) { return rows.numel() / rows.size(-1); }
+
+struct SolutionBackward : public Node {
+  SolutionBackward(std::shared_ptr<const Recipe> recipe, PyObject* mapping, double number, double option)
+      : recipe(std::move(recipe)), mapping(share(mapping)), number(number), option(option) {}
+
+  std::string name() const override { return "SolutionBackward"; }
+
+  variable_list apply(variable_list&& grads) override {
+    Tensor y, parameter;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      y = saved_y.unpack(getptr());
+      if (has_tensor) parameter = saved_parameter.unpack();
+    }
+    const Tensor grad = grads[0].defined() ? grads[0] : at::zeros_like(y);
+    const bool for_scores = task_should_compute_output(0);
+    const bool for_parameter = has_tensor && task_should_compute_output(1);
+    if (!is_direct_backward(y, parameter, grad, for_parameter)) return by_rule(y, parameter, grad, for_scores, for_parameter);
+    variable_list results(has_tensor ? 2 : 1);
+    const Tensor v = grad.contiguous();
+    const int64_t n = count_rows(y), d = y.size(-1);
+    const Parameter value = has_tensor ? Parameter(parameter, n) : Parameter(number);
+    Arguments arguments{y.const_data_ptr(), v.const_data_ptr(), value.data(), value.step(), option, n, d, nullptr,
+                        at::get_num_threads()};
+    const auto run = [&](const Kernel& kernel, const Tensor& out) {
+      arguments.out = out.data_ptr();
+      check_memory(kernel(y.scalar_type(), arguments));
+    };
+    if (for_scores) run(recipe->jvp, results[0] = empty(y.sizes(), y.scalar_type()));
+    if (for_parameter) {
+      c10::SmallVector<int64_t, 8> shape(y.sizes().begin(), y.sizes().end());
+      shape.back() = 1;
+      const Tensor slope = empty(shape, y.scalar_type());
+      run(recipe->parameter_vjp, slope);
+      results[1] = slope.sum_to_size(parameter.sizes()).to(parameter.scalar_type());
+    }
+    return results;
+  }
+
+  void release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    saved_y.reset_data();
+    saved_parameter.reset_data();
+  }
+
+  std::shared_ptr<const Recipe> recipe;
+  c10::SafePyObject mapping;
+  double number, option;
+  bool has_tensor = false;
+  SavedVariable saved_y, saved_parameter;
+
+ private:
+  bool is_direct_backward(const Tensor& y, const Tensor& parameter, const Tensor& grad, bool for_parameter) const {
+    return !at::GradMode::is_enabled() && is_eager() && is_direct(y) && is_plain(grad) &&
+           grad.scalar_type() == y.scalar_type() && grad.sizes() == y.sizes() && grad.const_data_ptr() != nullptr &&
+           (!has_tensor || fits_rows(parameter, y)) && (!for_parameter || recipe->parameter_vjp);
+  }
+
+  variable_list by_rule(const Tensor& y, const Tensor& parameter, const Tensor& grad, bool for_scores,
+                        bool for_parameter) const {
+    pybind11::gil_scoped_acquire locked;
+    try {
+      const pybind11::tuple gradients = borrow(recipe->rule)(borrow(mapping), wrap(y), wrap(parameter), wrap(grad),
+                                                             pybind11::make_tuple(for_scores, for_parameter));
+      variable_list results = {unwrap(gradients[0])};
+      if (has_tensor) results.push_back(unwrap(gradients[1]));
+      return results;
+    } catch (pybind11::error_already_set& error) {
+      error.restore();
+      throw_python_error();
+    }
+  }
+};
+
+// A callable (mapping, scores, dim) → ŷ, or None where the call is not a direct one.
+struct Solver {
+  std::shared_ptr<const Recipe> recipe;
+  pybind11::object parameter;  // the name of the field; None if it is always `number`
+  pybind11::object option;     // the name of the field, or None
+  double number, minimum, max_option;
+  bool is_part;  // whether the parameter is at most d
+
+  static constexpr int num_arguments = 3;
+};
+
+inline pybind11::object gamma_name() {
+  static const PyObject* name = PyUnicode_InternFromString("gamma");
+  return pybind11::reinterpret_borrow<pybind11::object>(const_cast<PyObject*>(name));
+}
+
+// A field of a mapping.
+inline pybind11::object field(PyObject* mapping, const pybind11::object& name) {
+  PyObject* value = PyObject_GetAttr(mapping, name.ptr());
+  if (value == nullptr) throw_python_error();
+  return pybind11::reinterpret_steal<pybind11::object>(value);
+}
+
+// Whether a value is a Python number, which is then stored.
+inline bool read_number(const pybind11::object& value, double& number) {
+  if (PyFloat_CheckExact(value.ptr())) {
+    number = PyFloat_AS_DOUBLE(value.ptr());
+    return true;
+  }
+  if (!PyLong_CheckExact(value.ptr())) return false;
+  number = PyLong_AsDouble(value.ptr());
+  if (number == -1.0 && PyErr_Occurred()) {
+    PyErr_Clear();
+    return false;
+  }
+  return true;
+}
+
+inline bool has_unit_gamma(PyObject* mapping) {
+  const pybind11::object gamma = field(mapping, gamma_name());
+  return PyFloat_CheckExact(gamma.ptr()) && PyFloat_AS_DOUBLE(gamma.ptr()) == 1.0;
+}
+
+inline PyObject* call(const Solver& solver, PyObject* const* given) {
+  PyObject *mapping = given[0], *scores = given[1], *dim = given[2];
+  if (!are_direct(scores, dim) || !has_unit_gamma(mapping) || !is_eager()) Py_RETURN_NONE;
+  const Tensor& rows = THPVariable_Unpack(scores);
+  const int64_t n = count_rows(rows), d = rows.size(-1);
+  double number = solver.number, option = 0;
+  if (!solver.option.is_none() && (!read_number(field(mapping, solver.option), option) || option > solver.max_option))
+    Py_RETURN_NONE;
+  Tensor tensor;
+  if (!solver.parameter.is_none()) {
+    const pybind11::object given = field(mapping, solver.parameter);
+    if (!read_number(given, number)) {
+      if (!THPVariable_CheckExact(given.ptr())) Py_RETURN_NONE;
+      tensor = THPVariable_Unpack(given.ptr());
+      if (!fits_rows(tensor, rows)) Py_RETURN_NONE;
+    }
+  }
+  const Parameter value = tensor.defined() ? Parameter(tensor, n) : Parameter(number);
+  const double maximum = solver.is_part ? static_cast<double>(d) : std::numeric_limits<double>::max();
+  if (!value.is_between(solver.minimum, maximum, n)) Py_RETURN_NONE;
+
+  Tensor y = empty(rows.sizes(), rows.scalar_type());
+  const Arguments arguments{rows.const_data_ptr(), nullptr, value.data(),  value.step(),         option,
+                            n,                     d,       y.data_ptr(), at::get_num_threads()};
+  check_memory(run_unlocked(rows.numel(), [&] { return solver.recipe->solve(rows.scalar_type(), arguments); }));
+  if (torch::autograd::compute_requires_grad(rows, tensor)) {
+    auto node = c10::make_intrusive<SolutionBackward>(solver.recipe, mapping, number, option);
+    node->has_tensor = tensor.defined();
+    node->set_next_edges(tensor.defined() ? torch::autograd::collect_next_edges(rows, tensor)
+                                          : torch::autograd::collect_next_edges(rows));
+    torch::autograd::set_history(y, node);
+    node->saved_y = SavedVariable(y, true);
+    if (tensor.defined()) node->saved_parameter = SavedVariable(tensor, false);
+  }
+  return THPVariable_Wrap(std::move(y));
+}
+
+}  // namespace fenchel
