@@ -58,7 +58,8 @@ class Mapping(nn.Module):
         """The mapping with the tensors that the module has now."""
         if self._given is not None:
             return self._given
-        return self._kind(**self._numbers, **{name: getattr(self, name) for name in self._tensors})
+        tensors = {name: getattr(self, name) for name in self._tensors}
+        return self._kind.of(**self._numbers, **tensors)
 
     def forward(self, scores: Tensor) -> Tensor:
         return self.mapping(scores, self.dim)

@@ -8,8 +8,8 @@ no kernel: it gets the addresses of the library's functions.
 from __future__ import annotations
 
 import math
-import sysconfig
 from collections.abc import Callable
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ import torch
 
 from .. import _native
 
-FILE = Path(__file__).parent / f"torch-{torch.__version__}{sysconfig.get_config_var('EXT_SUFFIX')}"
+FILE = Path(__file__).parent / f"torch-{torch.__version__}{EXTENSION_SUFFIXES[0]}"
 """The binding for the PyTorch and the Python that run; it may not exist."""
 
 

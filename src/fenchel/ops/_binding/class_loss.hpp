@@ -18,72 +18,95 @@ struct LossRecipe {
   c10::SafePyObject rule;  // (mapping, scores, state, target, grad, count, ignore_index) → gradient, in Python
 };
 
-struct ClassLossBackward : public Node {
-  ClassLossBackward(std::shared_ptr<const LossRecipe> recipe, PyObject* mapping, double alpha)
-      : recipe(std::move(recipe)), mapping(share(mapping)), alpha(alpha) {}
-
-  std::string name() const override { return "ClassLossBackward"; }
-
-  variable_list apply(variable_list&& grads) override {
-    Tensor scores, state, target;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      scores = saved_scores.unpack();
-      state = saved_state.unpack();
-      target = saved_target.unpack();
-    }
-    const Tensor grad = grads[0].defined() ? grads[0] : at::zeros({}, scores.options().requires_grad(false));
-    const bool direct = !at::GradMode::is_enabled() && is_eager() && is_direct(scores) && is_direct(state) &&
-                        is_direct(target) && is_direct(grad) && grad.scalar_type() == scores.scalar_type() &&
-                        grad.dim() == 0;
-    if (!direct) return {by_rule(scores, state, target, grad)};
-    Tensor out = empty(scores.sizes(), scores.scalar_type());
-    if (scores.scalar_type() == at::kFloat)
-      write<float>(scores, state, target, grad, out);
-    else
-      write<double>(scores, state, target, grad, out);
-    return {std::move(out)};
-  }
-
-  void release_variables() override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    saved_scores.reset_data();
-    saved_state.reset_data();
-    saved_target.reset_data();
-  }
-
+// The gradient of a reduced loss, given that of its value.
+struct LossRule {
   std::shared_ptr<const LossRecipe> recipe;
   c10::SafePyObject mapping;
   double alpha;
-  int64_t count = -1;  // the rows of a mean; −1 for a sum
-  int64_t ignore_index = kNoIndex;
-  SavedVariable saved_scores, saved_state, saved_target;
+  int64_t count;  // the rows of a mean; −1 for a sum
+  int64_t ignore_index;
+
+  Tensor operator()(const Tensor& scores, const Tensor& state, const Tensor& target, const Tensor& given) const {
+    const Tensor grad = given.defined() ? given : at::zeros({}, scores.options().requires_grad(false));
+    const bool direct = !at::GradMode::is_enabled() && is_eager() && is_direct(scores) && is_float(scores) &&
+                        is_direct(state) && state.scalar_type() == at::kDouble && is_direct(target) &&
+                        target.scalar_type() == at::kLong && is_direct(grad) && grad.dim() == 0 &&
+                        grad.scalar_type() == scores.scalar_type();
+    if (!direct) return in_python(scores, state, target, grad);
+    return scores.scalar_type() == at::kFloat ? by_kernel<float>(scores, state, target, grad)
+                                              : by_kernel<double>(scores, state, target, grad);
+  }
 
  private:
   template <class T>
-  void write(const Tensor& scores, const Tensor& state, const Tensor& target, const Tensor& grad,
-             const Tensor& out) const {
+  Tensor by_kernel(const Tensor& scores, const Tensor& state, const Tensor& target, const Tensor& grad) const {
     const int64_t n = count_rows(scores);
     T weight = *grad.const_data_ptr<T>();
     if (count >= 0) weight /= static_cast<T>(count);
     const c10::SmallVector<T, 64> weights(n, weight);
+    Tensor out = empty(scores.sizes(), scores.scalar_type());
     check_memory(invoke<const T*, const double*, const int64_t*, const T*, const double*, int64_t, int64_t, int64_t, T*,
                         int>(recipe->gradient.at(scores.scalar_type()), scores.const_data_ptr<T>(),
                              state.const_data_ptr<double>(), target.const_data_ptr<int64_t>(), weights.data(), &alpha,
                              0, n, scores.size(-1), out.data_ptr<T>(), at::get_num_threads()));
+    return out;
   }
 
-  Tensor by_rule(const Tensor& scores, const Tensor& state, const Tensor& target, const Tensor& grad) const {
-    pybind11::gil_scoped_acquire locked;
-    try {
+  Tensor in_python(const Tensor& scores, const Tensor& state, const Tensor& target, const Tensor& grad) const {
+    return call_python([&] {
       const pybind11::object none = pybind11::none();
       return unwrap(borrow(recipe->rule)(borrow(mapping), wrap(scores), wrap(state), wrap(target), wrap(grad),
                                          count < 0 ? none : pybind11::int_(count),
                                          ignore_index == kNoIndex ? none : pybind11::int_(ignore_index)));
-    } catch (pybind11::error_already_set& error) {
-      error.restore();
-      throw_python_error();
-    }
+    });
+  }
+};
+
+struct BoundClassLossBackward : public Node {
+  explicit BoundClassLossBackward(LossRule rule) : rule(std::move(rule)) {}
+
+  std::string name() const override { return "BoundClassLossBackward"; }
+
+  variable_list apply(variable_list&& grads) override {
+    const auto [scores, state, target] = unpack();
+    return {rule(scores, state, target, grads[0])};
+  }
+
+  void release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (SavedVariable* variable : {&saved_scores, &saved_state, &saved_target}) variable->reset_data();
+  }
+
+  void compiled_args(CompiledNodeArgs& args) const override {
+    args.collect(reinterpret_cast<uint64_t>(rule.recipe.get()));
+    args.collect(rule.alpha);
+    args.collect(rule.count);
+    args.collect(rule.ignore_index);
+    for (const SavedVariable* variable : {&saved_scores, &saved_state, &saved_target}) args.collect(*variable, false);
+  }
+
+  variable_list apply_with_saved(const variable_list& grads, SwapSavedVariables& saved) override {
+    for (SavedVariable* variable : {&saved_scores, &saved_state, &saved_target}) saved.before(*variable);
+    const auto [scores, state, target] = unpack();
+    PackedArgs args;
+    for (const Tensor& tensor : {scores, state, target}) args.pack(tensor);
+    variable_list results =
+        call_later(*this, grads, saved, args, [rule = rule](const variable_list& grads, const IValues& values) {
+          PackedArgs args(values);
+          const Tensor scores = args.unpack<Tensor>(), state = args.unpack<Tensor>(), target = args.unpack<Tensor>();
+          return variable_list{rule(scores, state, target, grads[0])};
+        });
+    for (SavedVariable* variable : {&saved_scores, &saved_state, &saved_target}) saved.after(*variable);
+    return results;
+  }
+
+  LossRule rule;
+  SavedVariable saved_scores, saved_state, saved_target;
+
+ private:
+  std::tuple<Tensor, Tensor, Tensor> unpack() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return {saved_scores.unpack(), saved_state.unpack(), saved_target.unpack()};
   }
 };
 
@@ -159,10 +182,9 @@ inline PyObject* call(const ClassLoss& self, PyObject* const* given) {
                                     : reduced<double>(losses, is_mean, kept.count);
   if (!total.defined()) Py_RETURN_NONE;
   if (torch::autograd::compute_requires_grad(rows)) {
-    auto node = c10::make_intrusive<ClassLossBackward>(self.recipe, mapping, alpha);
+    auto node = c10::make_intrusive<BoundClassLossBackward>(
+        LossRule{self.recipe, share(mapping), alpha, is_mean ? kept.count : -1, kept.ignore_index});
     node->set_next_edges(torch::autograd::collect_next_edges(rows));
-    if (is_mean) node->count = kept.count;
-    node->ignore_index = kept.ignore_index;
     torch::autograd::set_history(total, node);
     node->saved_scores = SavedVariable(rows, false);
     node->saved_state = SavedVariable(state, false);

@@ -83,6 +83,18 @@ inline void check_memory(int status) {
   throw_python_error();
 }
 
+// The result of a function that calls Python, whose errors go on.
+template <class Run>
+auto call_python(Run run) {
+  pybind11::gil_scoped_acquire locked;
+  try {
+    return run();
+  } catch (pybind11::error_already_set& error) {
+    error.restore();
+    throw_python_error();
+  }
+}
+
 // A tensor as a Python object, None for none.
 inline pybind11::object wrap(const Tensor& tensor) {
   if (!tensor.defined()) return pybind11::none();

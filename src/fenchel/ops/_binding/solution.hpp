@@ -5,14 +5,10 @@
 #include <memory>
 #include <mutex>
 
-#include "eager.hpp"
+#include "compiled_backward.hpp"
 #include "kernel.hpp"
 
 namespace fenchel {
-
-using torch::autograd::Node;
-using torch::autograd::SavedVariable;
-using torch::autograd::variable_list;
 
 // What the solutions of one class of mappings are made with.
 struct Recipe {
@@ -70,23 +66,18 @@ inline bool fits_rows(const Tensor& parameter, const Tensor& rows) {
 
 inline int64_t count_rows(const Tensor& rows) { return rows.numel() / rows.size(-1); }
 
-struct SolutionBackward : public Node {
-  SolutionBackward(std::shared_ptr<const Recipe> recipe, PyObject* mapping, double number, double option)
-      : recipe(std::move(recipe)), mapping(share(mapping)), number(number), option(option) {}
+// The gradients of a solution, given that in y.
+struct SolutionRule {
+  std::shared_ptr<const Recipe> recipe;
+  c10::SafePyObject mapping;
+  double number, option;
+  bool has_tensor;
 
-  std::string name() const override { return "SolutionBackward"; }
-
-  variable_list apply(variable_list&& grads) override {
-    Tensor y, parameter;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      y = saved_y.unpack(getptr());
-      if (has_tensor) parameter = saved_parameter.unpack();
-    }
-    const Tensor grad = grads[0].defined() ? grads[0] : at::zeros_like(y);
-    const bool for_scores = task_should_compute_output(0);
-    const bool for_parameter = has_tensor && task_should_compute_output(1);
-    if (!is_direct_backward(y, parameter, grad, for_parameter)) return by_rule(y, parameter, grad, for_scores, for_parameter);
+  variable_list operator()(const Tensor& y, const Tensor& parameter, const Tensor& given, bool for_scores,
+                           bool for_parameter) const {
+    const Tensor grad = given.defined() ? given : at::zeros_like(y);
+    if (!is_direct_backward(y, parameter, grad, for_parameter))
+      return in_python(y, parameter, grad, for_scores, for_parameter);
     variable_list results(has_tensor ? 2 : 1);
     const Tensor v = grad.contiguous();
     const int64_t n = count_rows(y), d = y.size(-1);
@@ -108,38 +99,80 @@ struct SolutionBackward : public Node {
     return results;
   }
 
+ private:
+  bool is_direct_backward(const Tensor& y, const Tensor& parameter, const Tensor& grad, bool for_parameter) const {
+    return !at::GradMode::is_enabled() && is_eager() && is_direct(y) && is_float(y) && is_plain(grad) &&
+           grad.scalar_type() == y.scalar_type() && grad.sizes() == y.sizes() && grad.const_data_ptr() != nullptr &&
+           (!has_tensor || fits_rows(parameter, y)) && (!for_parameter || recipe->parameter_vjp);
+  }
+
+  variable_list in_python(const Tensor& y, const Tensor& parameter, const Tensor& grad, bool for_scores,
+                          bool for_parameter) const {
+    return call_python([&] {
+      const pybind11::tuple gradients = borrow(recipe->rule)(borrow(mapping), wrap(y), wrap(parameter), wrap(grad),
+                                                             pybind11::make_tuple(for_scores, for_parameter));
+      variable_list results = {unwrap(gradients[0])};
+      if (has_tensor) results.push_back(unwrap(gradients[1]));
+      return results;
+    });
+  }
+};
+
+struct BoundArgmaxBackward : public Node {
+  explicit BoundArgmaxBackward(SolutionRule rule) : rule(std::move(rule)) {}
+
+  std::string name() const override { return "BoundArgmaxBackward"; }
+
+  variable_list apply(variable_list&& grads) override {
+    const auto [y, parameter] = unpack();
+    return rule(y, parameter, grads[0], task_should_compute_output(0), needs_parameter());
+  }
+
   void release_variables() override {
     std::lock_guard<std::mutex> lock(mutex_);
     saved_y.reset_data();
     saved_parameter.reset_data();
   }
 
-  std::shared_ptr<const Recipe> recipe;
-  c10::SafePyObject mapping;
-  double number, option;
-  bool has_tensor = false;
+  void compiled_args(CompiledNodeArgs& args) const override {
+    args.collect(reinterpret_cast<uint64_t>(rule.recipe.get()));
+    args.collect(rule.number);
+    args.collect(rule.option);
+    args.collect(rule.has_tensor);
+    args.collect(saved_y, true);
+    args.collect(saved_parameter, false);
+  }
+
+  variable_list apply_with_saved(const variable_list& grads, SwapSavedVariables& saved) override {
+    saved.before(saved_y);
+    saved.before(saved_parameter);
+    const auto [y, parameter] = unpack();
+    PackedArgs args;
+    args.pack(task_should_compute_output(0));
+    args.pack(needs_parameter());
+    args.pack(y);
+    if (rule.has_tensor) args.pack(parameter);
+    variable_list results =
+        call_later(*this, grads, saved, args, [rule = rule](const variable_list& grads, const IValues& values) {
+          PackedArgs args(values);
+          const bool for_scores = args.unpack<bool>(), for_parameter = args.unpack<bool>();
+          const Tensor y = args.unpack<Tensor>(), parameter = rule.has_tensor ? args.unpack<Tensor>() : Tensor();
+          return rule(y, parameter, grads[0], for_scores, for_parameter);
+        });
+    saved.after(saved_y);
+    saved.after(saved_parameter);
+    return results;
+  }
+
+  SolutionRule rule;
   SavedVariable saved_y, saved_parameter;
 
  private:
-  bool is_direct_backward(const Tensor& y, const Tensor& parameter, const Tensor& grad, bool for_parameter) const {
-    return !at::GradMode::is_enabled() && is_eager() && is_direct(y) && is_plain(grad) &&
-           grad.scalar_type() == y.scalar_type() && grad.sizes() == y.sizes() && grad.const_data_ptr() != nullptr &&
-           (!has_tensor || fits_rows(parameter, y)) && (!for_parameter || recipe->parameter_vjp);
-  }
+  bool needs_parameter() const { return rule.has_tensor && task_should_compute_output(1); }
 
-  variable_list by_rule(const Tensor& y, const Tensor& parameter, const Tensor& grad, bool for_scores,
-                        bool for_parameter) const {
-    pybind11::gil_scoped_acquire locked;
-    try {
-      const pybind11::tuple gradients = borrow(recipe->rule)(borrow(mapping), wrap(y), wrap(parameter), wrap(grad),
-                                                             pybind11::make_tuple(for_scores, for_parameter));
-      variable_list results = {unwrap(gradients[0])};
-      if (has_tensor) results.push_back(unwrap(gradients[1]));
-      return results;
-    } catch (pybind11::error_already_set& error) {
-      error.restore();
-      throw_python_error();
-    }
+  std::pair<Tensor, Tensor> unpack() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return {saved_y.unpack(getptr()), rule.has_tensor ? saved_parameter.unpack() : Tensor()};
   }
 };
 
@@ -212,8 +245,8 @@ inline PyObject* call(const Solver& solver, PyObject* const* given) {
                             n,                     d,       y.data_ptr(), at::get_num_threads()};
   check_memory(run_unlocked(rows.numel(), [&] { return solver.recipe->solve(rows.scalar_type(), arguments); }));
   if (torch::autograd::compute_requires_grad(rows, tensor)) {
-    auto node = c10::make_intrusive<SolutionBackward>(solver.recipe, mapping, number, option);
-    node->has_tensor = tensor.defined();
+    auto node = c10::make_intrusive<BoundArgmaxBackward>(
+        SolutionRule{solver.recipe, share(mapping), number, option, tensor.defined()});
     node->set_next_edges(tensor.defined() ? torch::autograd::collect_next_edges(rows, tensor)
                                           : torch::autograd::collect_next_edges(rows));
     torch::autograd::set_history(y, node);
