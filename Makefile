@@ -9,7 +9,7 @@ GPU_BENCH ?= gpu_calls gpu_mappings gpu_losses gpu_linear_loss gpu_seq2seq
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
-SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/fenchel/ops/*/*.cpp src/fenchel/ops/*/*.hpp)
+SOURCES := pyproject.toml CMakeLists.txt $(wildcard $(addprefix src/fenchel/ops/*/*.,cpp hpp cmake))
 SANITIZED := build/sanitize
 # A machine with a GPU brings its own PyTorch, and nothing is installed there.
 FROM_SOURCE := PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH}
@@ -63,7 +63,7 @@ bench-gpu:  ## run the benchmarks GPU_BENCH (default: all) on an NVIDIA GPU, wit
 
 clean:  ## remove the environment, builds and caches
 	rm -rf $(VENV) build dist demo .pytest_cache .ruff_cache .hypothesis
-	rm -f src/fenchel/ops/fenchel_native_*.so src/fenchel/ops/fenchel_native_*.dylib
+	rm -f src/fenchel/ops/fenchel_native_*.so src/fenchel/ops/fenchel_native_*.dylib src/fenchel/ops/_binding/*.so
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "fenchel needs Python 3.10 or newer; set PYTHON=")'

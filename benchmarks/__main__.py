@@ -64,8 +64,13 @@ def _head(case: Case) -> dict[str, Any]:
     """What the case is measured on."""
     if case.gpu:
         return {**machine.describe(), **_gpu.describe()}
-    native = fenchel.kernels()["native"]
-    return {**machine.describe(), "native": native, "other load before": machine.other_load()}
+    kernels = fenchel.kernels()
+    return {
+        **machine.describe(),
+        "native": kernels["native"],
+        "binding": kernels["binding"].partition("; ")[0],
+        "other load before": machine.other_load(),
+    }
 
 
 def _run(case: Case, options: Options, head: dict[str, Any], folder: Path | None) -> bool:

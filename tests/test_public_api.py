@@ -95,6 +95,25 @@ def test_leaves_of_a_public_package_are_private(package: str) -> None:
         assert is_package or name.startswith("_")
 
 
+def test_import_leaves_what_is_rarely_used() -> None:
+    """What an import reads is most of its time, and does not depend on the machine."""
+    code = (
+        "import torch, sys; before = set(sys.modules); import fenchel; "
+        "print(*(name for name in sys.modules if name not in before))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    read = set(done.stdout.split())
+    own = {name for name in read if name.split(".")[0] == "fenchel"}
+    assert len(own) <= 92
+    for name in ("attention", "latent", "plots", "seq2seq", "testing", "compat", "cli"):
+        assert f"fenchel.{name}" not in own
+    assert not read & {"triton", "matplotlib", "numpy.testing", "torch.distributed.tensor"}
+    for name in ("attention", "latent"):
+        assert getattr(fenchel, name).__name__ == f"fenchel.{name}"
+    with pytest.raises(AttributeError, match="has no attribute 'missing'"):
+        fenchel.missing  # noqa: B018
+
+
 def test_import_needs_no_matplotlib() -> None:
     code = (
         "import sys; sys.modules['matplotlib'] = None; import fenchel, fenchel.plots, fenchel.cli"

@@ -3,7 +3,10 @@
 from . import _interrupts as _interrupts  # before what takes seconds to import
 
 # isort: split
-from . import attention, latent, mappings, nn, structures
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from . import mappings, nn, structures
 from .losses import (
     FenchelYoungLoss,
     StructuredLoss,
@@ -31,6 +34,9 @@ from .structures._posterior import Posterior
 from .structures._sequence import Sequence
 from .structures._sparsemap import sparsemap
 from .structures._tree import DependencyTree
+
+if _TYPE_CHECKING:
+    from . import attention, latent
 
 __version__ = "0.1.0"
 
@@ -78,3 +84,10 @@ __all__ = [
     "structured_loss",
     "structures",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """The packages that are imported when they are first used."""
+    if name in ("attention", "latent"):
+        return _import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -88,6 +88,7 @@ def test_environment_is_reported(variables, message):
     [
         ("FENCHEL_KERNELS", "`FENCHEL_KERNELS` must be fast or reference, got 'mistyped'."),
         ("FENCHEL_ISA", "`FENCHEL_ISA` must be baseline, v3 or v4, got 'mistyped'."),
+        ("FENCHEL_BINDING", "`FENCHEL_BINDING` must be on or off, got 'mistyped'."),
     ],
 )
 def test_a_mistyped_setting_is_an_error(variable, message):

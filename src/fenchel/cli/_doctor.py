@@ -12,7 +12,7 @@ import torch
 
 from .. import __version__
 from ..mappings import get
-from ..ops import _native, _triton
+from ..ops import _binding, _native, _triton
 
 OLDEST_TORCH = (2, 8)
 SEQ2SEQ = (
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
 def run() -> int:
     """Prints the report; returns 0 if the package is usable."""
     extras = [_matplotlib(), _seq2seq()]
-    findings = [*_versions(), _native_library(), *_devices(), *extras, _self_test()]
+    findings = [*_versions(), _native_library(), _bound(), *_devices(), *extras, _self_test()]
     width = max(len(finding.subject) for finding in findings)
     for finding in findings:
         print(f"{finding.subject:<{width}}  {finding.state}")
@@ -63,6 +63,10 @@ def _versions() -> list[Finding]:
 def _native_library() -> Finding:
     state, _, remedy = _native.STATUS.partition("; ")
     return Finding("native library", state, f"{remedy}." if _native.LIBRARY is None else "")
+
+
+def _bound() -> Finding:
+    return Finding("binding", _binding.STATUS.partition("; ")[0])
 
 
 def _devices() -> list[Finding]:

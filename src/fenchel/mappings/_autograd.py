@@ -87,7 +87,8 @@ class Argmax(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        return *gradients(ctx.mapping, *ctx.saved_tensors, grad, ctx.needs_input_grad), None
+        y, parameter = ctx.saved_tensors
+        return *gradients(ctx.mapping, y, parameter, grad, ctx.needs_input_grad), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, scores: Tensor, parameter: Any, mapping: Any) -> Any:

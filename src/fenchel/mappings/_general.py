@@ -262,4 +262,4 @@ def _find(token: str) -> General:
 
 
 _library.impl("general", _solve_by_token, "CompositeExplicitAutograd")
-torch.library.register_fake("fenchel::general", _fake, lib=_library)
+_library.impl("general", _fake, "Meta")

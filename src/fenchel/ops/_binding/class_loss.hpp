@@ -160,12 +160,12 @@ inline PyObject* call(const ClassLoss& self, PyObject* const* given) {
   if (!are_direct(scores, dim) || !PyUnicode_Check(reduction) || !has_unit_gamma(mapping) || !is_eager()) Py_RETURN_NONE;
   const bool is_mean = PyUnicode_CompareWithASCIIString(reduction, "mean") == 0;
   if (!is_mean && PyUnicode_CompareWithASCIIString(reduction, "sum") != 0) Py_RETURN_NONE;
-  const Tensor& rows = THPVariable_Unpack(scores);
+  const Tensor rows = THPVariable_Unpack(scores);
   Kept kept;
   double alpha = self.number;
   if (!is_direct_target(classes, rows) || !kept.read(index)) Py_RETURN_NONE;
   if (!self.parameter.is_none() && !read_number(field(mapping, self.parameter), alpha)) Py_RETURN_NONE;
-  const Tensor& target = THPVariable_Unpack(classes);
+  const Tensor target = THPVariable_Unpack(classes);
   const auto type = rows.scalar_type();
   const int64_t n = count_rows(rows), d = rows.size(-1);
   c10::SmallVector<int64_t, 8> shape(rows.sizes().begin(), rows.sizes().end());

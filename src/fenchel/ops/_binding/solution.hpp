@@ -222,7 +222,7 @@ inline bool has_unit_gamma(PyObject* mapping) {
 inline PyObject* call(const Solver& solver, PyObject* const* given) {
   PyObject *mapping = given[0], *scores = given[1], *dim = given[2];
   if (!are_direct(scores, dim) || !has_unit_gamma(mapping) || !is_eager()) Py_RETURN_NONE;
-  const Tensor& rows = THPVariable_Unpack(scores);
+  const Tensor rows = THPVariable_Unpack(scores);
   const int64_t n = count_rows(rows), d = rows.size(-1);
   double number = solver.number, option = 0;
   if (!solver.option.is_none() && (!read_number(field(mapping, solver.option), option) || option > solver.max_option))
