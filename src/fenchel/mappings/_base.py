@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 REGISTRY: Registry[AbstractMapping] = Registry("mapping")
 _CACHE: dict[Any, Any] = {}
 _CACHE_SIZE = 256
+_FLOAT = frozenset((float,))
 _DIRECT = frozenset((torch.float32, torch.float64))
 
 
@@ -83,8 +84,13 @@ class AbstractMapping(abc.ABC):
 
     gamma: float | Tensor = field(default=1.0, kw_only=True)
 
+    _checked_in_call: ClassVar[tuple[str, ...]] = ("gamma",)
+    """The fields that a call checks if they are tensors."""
+
     def __init_subclass__(cls) -> None:
         REGISTRY.register(cls)
+        if issubclass(cls, HasParameter) and hasattr(cls, "parameter"):
+            cls._checked_in_call = ("gamma", cls.parameter)
 
     @property
     def __name__(self) -> str:  # type: ignore[override]
@@ -174,19 +180,19 @@ class AbstractMapping(abc.ABC):
         are numbers, and checked in that call if one is a tensor."""
         if torch.compiler.is_compiling():
             return cls(**fields)
-        tensors = [name for name, value in fields.items() if isinstance(value, Tensor)]
-        if tensors:
-            known = {"gamma", getattr(cls, "parameter", "gamma")}
-            return cls.unchecked(**fields) if known.issuperset(tensors) else cls(**fields)
         values = tuple(fields.values())
-        if not all(type(value) is float for value in values):
+        if _FLOAT.issuperset(map(type, values)):
+            found = _CACHE.get((cls, values))
+            if found is None:
+                found = cls(**fields)
+                if len(_CACHE) < _CACHE_SIZE:
+                    _CACHE[cls, values] = found
+            return found
+        for name, value in fields.items():
+            if type(value) is float or (name in cls._checked_in_call and isinstance(value, Tensor)):
+                continue
             return cls(**fields)
-        found = _CACHE.get((cls, values))
-        if found is None:
-            found = cls(**fields)
-            if len(_CACHE) < _CACHE_SIZE:
-                _CACHE[cls, values] = found
-        return found
+        return cls.unchecked(**fields)
 
     @classmethod
     def unchecked(cls, **fields: Any) -> Self:

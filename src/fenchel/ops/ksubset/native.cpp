@@ -10,12 +10,30 @@ namespace fenchel {
 namespace {
 
 // The entry `below` the threshold t at which it would reach one.
-inline double capped(double below, double epsilon) {
+FENCHEL_INLINE double capped(double below, double epsilon) {
   if (below <= 0) return 1;
   if (epsilon == 0) return std::exp(-below);
   double u = 1 - epsilon * below;
   if (u <= 0) return 0;
   return epsilon == 1 ? u : epsilon == 0.5 ? u * u : std::pow(u, 1 / epsilon);
+}
+
+// The m-th largest of n numbers, which may change places.
+inline double largest(double* x, int64_t n, int64_t m) {
+  constexpr int64_t kFew = 8;
+  if (m > kFew) {
+    std::nth_element(x, x + m - 1, x + n, std::greater<double>());
+    return x[m - 1];
+  }
+  double top[kFew];  // the m largest so far, in order
+  std::fill(top, top + m, -kInf<double>);
+  for (int64_t i = 0; i < n; ++i) {
+    if (!(x[i] > top[m - 1])) continue;
+    int64_t place = m - 1;
+    for (; place > 0 && x[i] > top[place - 1]; --place) top[place] = top[place - 1];
+    top[place] = x[i];
+  }
+  return top[m - 1];
 }
 
 // The t with Σy = k, 0 < k < n, as a base and what t lies above it. The distance of a score from the base is
@@ -29,9 +47,7 @@ struct Threshold {
 // below the base is zero, and the steps are taken on the open entries between.
 inline Threshold solve(double* x, int64_t n, double k, double epsilon) {
   double m = std::ceil(k);
-  double* place = x + static_cast<int64_t>(m) - 1;
-  std::nth_element(x, place, x + n, std::greater<double>());
-  double base = *place, share = (k - m + 1) / (static_cast<double>(n) - m + 1);
+  double base = largest(x, n, static_cast<int64_t>(m)), share = (k - m + 1) / (static_cast<double>(n) - m + 1);
   double low = 0, high = epsilon == 0 ? -std::log(share) : (1 - std::pow(share, epsilon)) / epsilon;
   int64_t open = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -59,8 +75,23 @@ inline Threshold solve(double* x, int64_t n, double k, double epsilon) {
   return {base, t};
 }
 
+// The entries of a row of finite scores, vector by vector at α = 2.
+template <class T>
+void write_row(const T* x, T* y, int64_t d, Threshold t, double epsilon) {
+  if (epsilon == 1)
+    for (int64_t i = 0; i < d; ++i) y[i] = static_cast<T>(capped(t.above - (x[i] - t.base), 1));
+  else
+    for (int64_t i = 0; i < d; ++i) y[i] = static_cast<T>(capped(t.above - (x[i] - t.base), epsilon));
+}
+
 template <class T>
 void ksubset_row(const T* x, T* y, int64_t d, double k, double epsilon, double* finite) {
+  int is_plain = k > 0 && k < static_cast<double>(d);
+  for (int64_t i = 0; i < d; ++i) {
+    is_plain &= x[i] - x[i] == 0;  // neither infinite nor NaN
+    finite[i] = x[i];
+  }
+  if (is_plain) return write_row(x, y, d, solve(finite, d, k, epsilon), epsilon);
   int64_t n = 0, num_infinite = 0;
   bool is_valid = k >= 0 && k <= static_cast<double>(d);
   for (int64_t i = 0; i < d; ++i) {
