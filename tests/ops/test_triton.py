@@ -163,6 +163,15 @@ def test_ksubset(alpha: float) -> None:
                 torch.testing.assert_close(got, expected, rtol=0, atol=atol, equal_nan=True)
 
 
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_ksubset_jvp(alpha: float) -> None:
+    scores, v = torch.randn(2, 6, 9, device=DEVICE)
+    y = ksubset.reference.ksubset(scores.double(), 2.5, alpha).float()
+    got = ksubset_triton.ksubset_jvp(y, v, alpha).double()
+    expected = ksubset.reference.ksubset_jvp(y.double(), v.double(), alpha)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_one_parameter_per_row() -> None:
     alpha = torch.tensor([1.0, 1.2, 1.5, 2.0, 2.5, 3.5], device=DEVICE)[:, None]
     for d in (20, *([1500, 40_000] if CUDA else [])):
