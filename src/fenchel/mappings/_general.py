@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -95,7 +95,7 @@ class General(AbstractMapping, HasClosure):
 
     def _register(self) -> None:
         """A copy, here or in another process, is another mapping: its Ω may change by itself."""
-        object.__setattr__(self, "_token", os.urandom(16).hex())
+        object.__setattr__(self, "_token", secrets.token_hex(16))
         object.__setattr__(self, "_holds_tensors", holds_tensors(self.omega))
         _by_token[self._token] = self  # type: ignore[attr-defined]
 
