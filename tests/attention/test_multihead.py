@@ -95,6 +95,57 @@ def test_what_a_mapping_learns_is_the_layers() -> None:
     assert any(parameter is alpha for parameter in shared.parameters())
 
 
+def test_several_positions_follow_a_cache() -> None:
+    layer = MultiHeadAttention(6, 3, "entmax", alibi=True, sinks=True).double()
+    x = torch.randn(2, 7, 6, dtype=torch.float64)
+    cache = layer.project(x[:, :4]).append(layer.project(x[:, 4:]))
+    for window in (None, 3):
+        later = layer.attend(x[:, 4:], cache, causal="lower_right", window=window)
+        torch.testing.assert_close(later, layer(x, causal=True, window=window)[:, 4:])
+
+
+def test_padded_and_packed_sequences_are_those_alone() -> None:
+    layer = MultiHeadAttention(6, 3, "sparsemax", alibi=True).double()
+    x, lengths = torch.randn(2, 5, 6, dtype=torch.float64), torch.tensor([3, 5])
+    alone = [layer(x[i : i + 1, :n], causal=True)[0] for i, n in enumerate(lengths.tolist())]
+    padded = layer(x, causal=True, key_lengths=lengths)
+    torch.testing.assert_close(padded[0, :3], alone[0])
+    torch.testing.assert_close(padded[1], alone[1])
+    ends = torch.tensor([0, 3, 8])
+    packed = layer(torch.cat([x[0, :3], x[1]])[None], causal=True, cu_seqlens=ends)
+    torch.testing.assert_close(packed[0], torch.cat(alone))
+
+
+def test_heads_that_share_keys() -> None:
+    layer = MultiHeadAttention(8, 4, "entmax", key_heads=2)
+    assert layer.key_value.out_features == 8
+    assert layer.project(torch.randn(1, 3, 8)).key.shape == (1, 2, 3, 2)
+    assert "key_heads=2" in repr(layer)
+    wide = MultiHeadAttention(8, 4, "entmax")
+    with torch.no_grad():
+        wide.query.load_state_dict(layer.query.state_dict())
+        wide.output.load_state_dict(layer.output.state_dict())
+        for ours, theirs in zip(
+            layer.key_value.parameters(), wide.key_value.parameters(), strict=True
+        ):
+            per_head = ours.unflatten(0, (2, 2, 2)).repeat_interleave(2, 1)
+            theirs.copy_(per_head.flatten(0, 2))
+    x = torch.randn(2, 5, 8)
+    torch.testing.assert_close(layer(x, causal=True), wide(x, causal=True))
+
+
+def test_sinks_are_learnt_and_slopes_are_not() -> None:
+    layer = MultiHeadAttention(4, 2, "entmax", alibi=True, sinks=True)
+    assert layer.alibi is not None
+    assert layer.alibi.tolist() == [2.0**-4, 2.0**-8]
+    assert "alibi" not in layer.state_dict()
+    layer(torch.randn(1, 3, 4)).square().sum().backward()
+    assert layer.sinks is not None
+    assert layer.sinks.grad is not None
+    _, weights = layer(torch.randn(1, 3, 4), weights=True)
+    assert (weights.sum(-1) < 1).all()
+
+
 def test_dropout_is_for_training() -> None:
     layer = MultiHeadAttention(4, 2, "entmax", dropout=0.5)
     x = torch.randn(1, 3, 4)
@@ -125,6 +176,8 @@ def test_errors_name_the_argument() -> None:
         MultiHeadAttention(8, 3)
     with pytest.raises(ValueError, match="`heads` must be a positive int, got 0"):
         MultiHeadAttention(8, 0)
+    with pytest.raises(ValueError, match=r"`heads` must be a multiple of `key_heads` \(3\), got 8"):
+        MultiHeadAttention(8, 8, key_heads=3)
     with pytest.raises(ValueError, match="`learned_alpha` is for entmax, got sparsemax"):
         MultiHeadAttention(8, 2, "sparsemax", learned_alpha=True)
     with pytest.raises(ValueError, match="`alpha` must be between 1 and 2 to be learnt, got 2"):

@@ -16,7 +16,7 @@ from ._checks import check_heads, check_sequences
 
 
 class KeysValues(NamedTuple):
-    """Keys and values of a memory, each (batch, heads, S, dim/heads)."""
+    """Keys and values of a memory, each (batch, key_heads, S, dim/heads)."""
 
     key: Tensor
     value: Tensor
@@ -41,6 +41,11 @@ class MultiHeadAttention(nn.Module):
             sparsemax, from the mapping's own on; for entmax with 1 < α < 2.
         bias: whether the linear maps have one.
         dropout: the probability of setting a weight to zero in training.
+        key_heads: how many heads keys and values have, each for heads/key_heads of the query; as
+            many as these by default.
+        alibi: whether scores fall with the distance of query and key, in head h of n = `heads` by
+            2^(−8h/n) for each place, h = 1 to n.
+        sinks: whether each head learns a score for attending to nothing.
     Raises:
         TypeError, ValueError: for arguments of the wrong kind or value.
 
@@ -60,22 +65,31 @@ class MultiHeadAttention(nn.Module):
         learned_alpha: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
+        *,
+        key_heads: int | None = None,
+        alibi: bool = False,
+        sinks: bool = False,
     ) -> None:
         super().__init__()
-        check_heads(dim, heads)
+        key_heads = heads if key_heads is None else key_heads
+        check_heads(dim, heads, key_heads)
         _checks.check_number("dropout", dropout, minimum=0, maximum=1)
-        self.dim, self.heads, self.dropout = dim, heads, dropout
+        self.dim, self.heads, self.key_heads, self.dropout = dim, heads, key_heads, dropout
         self.given = as_module(mapping)
         self.alpha_logit: nn.Parameter | None = None
         if learned_alpha:
             self.alpha_logit = nn.Parameter(alpha_logit(self.given.mapping, heads))
+        self.sinks = nn.Parameter(torch.zeros(heads)) if sinks else None
+        slopes = 2.0 ** (-8 * torch.arange(1, heads + 1) / heads) if alibi else None
+        self.alibi: Tensor | None
+        self.register_buffer("alibi", slopes, persistent=False)
         self.query = nn.Linear(dim, dim, bias)
-        self.key_value = nn.Linear(dim, 2 * dim, bias)
+        self.key_value = nn.Linear(dim, 2 * key_heads * (dim // heads), bias)
         self.output = nn.Linear(dim, dim, bias)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws new linear maps; alpha stays."""
+        """Draws new linear maps; alpha and sinks stay."""
         for linear in (self.query, self.key_value, self.output):
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:
@@ -91,35 +105,49 @@ class MultiHeadAttention(nn.Module):
     def project(self, memory: Tensor) -> KeysValues:
         """The keys and values of a memory (batch, S, dim), for many calls of `attend`."""
         check_sequences("memory", memory, self.dim)
-        return KeysValues(*self._split(self.key_value(memory), 2 * self.heads).chunk(2, 1))
+        return KeysValues(*self._split(self.key_value(memory), 2 * self.key_heads).chunk(2, 1))
 
     def attend(
         self,
         query: Tensor,
         memory: KeysValues,
         mask: Tensor | None = None,
-        causal: bool = False,
+        causal: bool | str = False,
         weights: bool = False,
+        *,
+        window: int | tuple[int | None, int | None] | None = None,
+        key_lengths: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """The same as the layer itself, for a memory that is already projected.
 
         Args:
             query: (batch, T, dim).
             memory: the keys and values from `project`, perhaps with `append`.
-            mask, causal, weights: as for the layer.
+            mask, causal, weights, window, key_lengths, cu_seqlens: as for the layer.
 
         >>> layer = MultiHeadAttention(4, heads=1)
-        >>> x = torch.randn(1, 2, 4)
-        >>> cache = layer.project(x[:, :1])
-        >>> last = layer.attend(x[:, 1:], cache.append(layer.project(x[:, 1:])))
-        >>> torch.allclose(last, layer(x, causal=True)[:, 1:], atol=1e-6)
+        >>> x = torch.randn(1, 5, 4)
+        >>> cache = layer.project(x[:, :3]).append(layer.project(x[:, 3:]))
+        >>> last = layer.attend(x[:, 3:], cache, causal="lower_right")
+        >>> torch.allclose(last, layer(x, causal=True)[:, 3:], atol=1e-6)
         True
         """
         check_sequences("query", query, self.dim)
         rows = self._split(self.query(query), self.heads)
-        dropout = self.dropout if self.training else 0.0
         found = attention(
-            rows, *memory, self.mapping, mask, causal=causal, dropout=dropout, weights=weights
+            rows,
+            *memory,
+            self.mapping,
+            mask,
+            causal=causal,
+            window=window,
+            key_lengths=key_lengths,
+            cu_seqlens_q=cu_seqlens,
+            alibi=self.alibi,
+            sinks=self.sinks,
+            dropout=self.dropout if self.training else 0.0,
+            weights=weights,
         )
         output = found[0] if isinstance(found, tuple) else found
         output = self.output(output.transpose(1, 2).flatten(2))
@@ -130,8 +158,12 @@ class MultiHeadAttention(nn.Module):
         query: Tensor,
         memory: Tensor | None = None,
         mask: Tensor | None = None,
-        causal: bool = False,
+        causal: bool | str = False,
         weights: bool = False,
+        *,
+        window: int | tuple[int | None, int | None] | None = None,
+        key_lengths: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Attends with each query to the memory.
 
@@ -140,17 +172,32 @@ class MultiHeadAttention(nn.Module):
             memory: (batch, S, dim), by default the queries themselves.
             mask: broadcasts to (batch, heads, T, S); true, or 0, where a query may attend; false,
                 or −inf, where it must not.
-            causal: whether query t attends to positions 0 to t only; not together with a mask.
+            causal: whether a query attends only to positions up to its own, with the first query
+                at the first key (True, "upper_left") or the last at the last ("lower_right").
             weights: whether to return the weights, too.
+            window: how far a query sees, as for `attention`.
+            key_lengths: (batch,), how many positions each sequence of the memory has.
+            cu_seqlens: (n + 1,), where each of n sequences that are packed one behind the other
+                starts, and where the last ends; for self-attention.
         Returns:
             (batch, T, dim), and if asked for the weights, (batch, heads, T, S).
         """
         check_sequences("query", query, self.dim)
         memory = query if memory is None else memory
-        return self.attend(query, self.project(memory), mask, causal, weights)
+        return self.attend(
+            query,
+            self.project(memory),
+            mask,
+            causal,
+            weights,
+            window=window,
+            key_lengths=key_lengths,
+            cu_seqlens=cu_seqlens,
+        )
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}, heads={self.heads}"
+        shared = "" if self.key_heads == self.heads else f", key_heads={self.key_heads}"
+        return f"dim={self.dim}, heads={self.heads}{shared}"
 
     @staticmethod
     def _split(x: Tensor, heads: int) -> Tensor:

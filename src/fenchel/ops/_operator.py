@@ -160,7 +160,7 @@ def _register(
     *,
     fake: Callable[..., Any] = like,
     reference: Callable[..., Any],
-    native: Callable[..., Any],
+    native: Callable[..., Any] | None = None,
     triton: Callable[..., Any] | None,
     decomposition: Callable[..., Any] | None = None,
     in_onnx: bool = True,
@@ -173,7 +173,7 @@ def _register(
     _LIBRARY.impl(name, fallback, "CompositeExplicitAutograd")
     _LIBRARY.impl(name, fake, "Meta")
     cpu = cuda = None
-    if _native.LIBRARY is not None:
+    if native is not None and _native.LIBRARY is not None:
         cpu = _on_cpu(native, fake, fallback)
         _LIBRARY.impl(name, cpu, "CPU")
         if triton is None:
@@ -231,9 +231,10 @@ def declare(schema: str, **kernels: Any) -> Callable[..., Any]:
         schema: name, arguments and results; the first argument holds the rows (..., d).
         fake: the shapes and types of the results, for tracing.
         reference: plain PyTorch in float64, for every device.
-        native: the C++ kernel, for contiguous float32 or float64 tensors on the CPU.
+        native: the C++ kernel, for contiguous float32 or float64 tensors on the CPU; the reference
+            if None.
         triton: the Triton kernel, for CUDA tensors of any floating type and any strides; if None,
-            these go to the host and back.
+            these go to the host and back where there is a C++ kernel.
         decomposition: the same in plain torch operations that do not depend on the values, for
             graphs that leave PyTorch: ONNX and TorchScript.
         in_onnx: False if the ONNX exporter is to refuse the operator.

@@ -1,0 +1,139 @@
+"""Attention in plain differentiable operations that store the scores, of all rows or of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout
+
+from ..ops.attention.dropout import by_index
+from ..ops.attention.reference import allowed, mean, scores, visible
+from ._problem import Inputs, Setting, without_autocast
+
+
+class Block(NamedTuple):
+    """Some of the sequences, groups, heads, queries and keys."""
+
+    batch: slice
+    groups: slice
+    heads: slice
+    queries: slice
+    keys: slice
+
+    @classmethod
+    def whole(cls, inputs: Inputs) -> Block:
+        """All of them."""
+        return cls(*(slice(0, size) for size in shape(inputs)))
+
+    def part(self, field: str, tensor: Tensor) -> Tensor:
+        """The view of an input, (B or 1, G or 1, R or 1, T or S or 1, ...), that belongs here."""
+        if field in ("key", "value"):
+            tensor = tensor[..., self.keys, :]
+            parts = (self.batch, self.groups, slice(None), slice(None), slice(None))
+        else:
+            last = self.keys if field == "mask" else slice(None)
+            parts = (self.batch, self.groups, self.heads, self.queries, last)
+        pairs = zip(parts, tensor.shape, strict=True)
+        return tensor[tuple(slice(None) if size == 1 else part for part, size in pairs)]
+
+
+def shape(inputs: Inputs) -> tuple[int, int, int, int, int]:
+    """(B, G, R, T, S)."""
+    return (*inputs.query.shape[:4], inputs.key.shape[3])  # type: ignore[return-value]
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """The type that a tensor is computed in: float32 for half precision."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def widened(x: Tensor) -> Tensor:
+    """A tensor in the type that it is computed in."""
+    return x.to(wide(x))
+
+
+def _divided(z: Tensor, gamma: Tensor, seen: Tensor | None) -> Tensor:
+    """z / γ. The gradient in γ of a score of −inf would be NaN."""
+    if seen is None:
+        return z / gamma
+    return (z.masked_fill(~seen, 0.0) / gamma).masked_fill(~seen, -torch.inf)
+
+
+def attend(
+    inputs: Inputs, setting: Setting, block: Block, drop: Callable[[Tensor], Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """The outputs (B, G, R, T, E) and the weights before dropout (B, G, R, T, S) of a block, in at
+    least float32.
+
+    Args:
+        inputs: those of the block.
+        setting: of the whole problem.
+        block: where it is in the whole.
+        drop: dropout of weights, where the setting has any.
+    """
+    query, key, value = (widened(x) for x in inputs[:3])
+    pattern, sinks = setting.pattern, inputs.sinks
+    places = torch.arange(block.keys.start, block.keys.stop, device=key.device)
+
+    def per_query(x: Tensor) -> Tensor:
+        return block.part("pattern", x[:, None, None, :, None])
+
+    seen = None if inputs.mask is None else allowed(inputs.mask)
+    if not pattern.is_whole:
+        inside = visible(per_query(pattern.starts), per_query(pattern.stops), places)
+        seen = inside if seen is None else inside & seen
+    distance = None
+    if inputs.slopes is not None:
+        distance = (per_query(pattern.diagonal) - places).abs()
+    scale = setting.scale if inputs.scale is None else inputs.scale
+    z = scores(query, key, seen, distance, scale, inputs.slopes, inputs.mask, setting.softcap)
+    if inputs.gamma is not None:
+        gamma = torch.where(inputs.gamma > 0, inputs.gamma, torch.nan)
+        z = _divided(z, gamma, seen)
+        sinks = None if sinks is None else sinks / gamma
+    if sinks is not None:
+        z = torch.cat([z, sinks.to(z.dtype).expand(*z.shape[:-1], 1)], -1)
+    y = setting.mapping_of(inputs)(z) if z.numel() else z
+    y = y if sinks is None else y[..., :-1]
+    weights = y.to(value.dtype)
+    if setting.dropout and drop is not None:
+        weights = drop(weights)
+    return mean(weights, value, seen), y
+
+
+def dense(inputs: Inputs, setting: Setting) -> tuple[Tensor, Tensor]:
+    """The outputs in the type of the values, and the weights in that of the queries."""
+    block = Block.whole(inputs)
+    if setting.seed is None:
+        drop = partial(dropout, p=setting.dropout)
+    else:
+        drop = by_index(setting.seed, setting.dropout, shape(inputs), block)
+    output, y = attend(inputs, setting, block, drop)
+    return output.to(inputs.value.dtype), y.to(inputs.query.dtype)
+
+
+def recomputed_gradients(
+    solve: Callable[[Inputs], Tensor], inputs: Inputs, grad: Tensor, needs: tuple[bool, ...]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of those inputs that need one, in differentiable operations: what a second
+    derivative follows.
+
+    Args:
+        solve: the outputs, in differentiable operations.
+        inputs: where they are taken.
+        grad: of the outputs.
+        needs: which inputs need one.
+    """
+    with torch.enable_grad(), without_autocast(grad.device):
+        # Aliases, since one input may have been computed from another.
+        alias = Inputs(*(None if x is None else x.view_as(x) for x in inputs))  # type: ignore[arg-type]
+        wanted = [x for x, need in zip(alias, needs, strict=True) if x is not None and need]
+        found = torch.autograd.grad(
+            solve(alias), wanted, grad, create_graph=True, allow_unused=True
+        )
+    left = iter(found)
+    return tuple(next(left) if need else None for need in needs)
