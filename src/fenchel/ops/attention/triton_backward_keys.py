@@ -1,0 +1,135 @@
+"""The backward kernel of the keys and values.
+
+A program adds up over all queries that see its keys, of all heads of the group, in a fixed order.
+So no two programs write to the same place, and results are always the same.
+"""
+
+import triton
+import triton.language as tl
+
+from .triton_scores import (
+    DROPOUT,
+    HAS_MASK,
+    MASKED,
+    distances_tile,
+    dot,
+    edge_tile,
+    is_chosen,
+    kept_tile,
+    load_parameters,
+    load_queries,
+    load_tile,
+    query_ranges,
+    store_tile,
+)
+from .triton_threshold import fold_base, weights_tile
+
+
+@triton.jit
+def key_tile(
+    b_key_sum, b_value_sum, b_key, b_value, block, o_key, queries, numbers,
+    places, state, noise, softcap,
+    EDGE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr,
+    E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """The gradients of the keys and values, (BN, BD) and (BN, BE), with one more block of BM
+    queries; blocks of pairs are (BN, BM)."""
+    p_query, query_stride, p_grad, grad_stride, T, S = queries
+    p_rows, first_row, n, alpha, gamma, scale = numbers
+    p_starts, p_stops, p_diagonal, p_mask, mask_t, mask_s = places
+    p_state, p_mean = state
+    o_t = block * BM + tl.arange(0, BM)
+    m_t = o_t < T
+    o_row = first_row + tl.minimum(o_t, T - 1)
+    # (BM, BD) and (BM, BE)
+    b_query = load_tile(p_query, block * BM, query_stride, T, EDGE, D, BM, BD)
+    b_grad = load_tile(p_grad, block * BM, grad_stride, T, EDGE, E, BM, BE)
+    # (BM,) each
+    parameters = load_parameters(p_rows, o_row, n, alpha, gamma, scale, FEATURES)
+    rows = load_queries(
+        parameters, p_starts, p_stops, p_diagonal, p_mask, o_t, m_t, mask_t, 0, FEATURES
+    )
+    top, base = fold_base(
+        tl.load(p_state + o_row), tl.load(p_state + n + o_row), b_query.dtype != tl.float32, KIND
+    )
+    rest = tl.load(p_state + 2 * n + o_row)[None, :]
+    mean = tl.load(p_mean + o_row)[None, :]
+    slope = (parameters[2] / parameters[1])[None, :]
+    b_zero = tl.zeros([b_key.shape[0], BM], tl.float32)
+    b_dot = dot(b_key, tl.trans(b_query), b_zero)
+    m_pair = (o_key < S) & m_t[None, :]
+    b_t, b_steepness = distances_tile(
+        b_dot, top[None, :], rows, o_key, mask_s, m_pair, softcap, EDGE, FEATURES
+    )
+    b_p, b_w = weights_tile(b_t, base[None, :], rest, parameters[0][None, :], KIND)
+    b_dp = dot(b_value, tl.trans(b_grad), b_zero)
+    if DROPOUT & FEATURES:
+        seed, dropout = noise
+        b_kept = kept_tile(seed, (o_row * S)[None, :] + o_key, dropout)
+        b_p *= b_kept
+        b_dp *= b_kept
+    b_value_sum = dot(b_p.to(b_grad.dtype), b_grad, b_value_sum)
+    b_ds = b_w * (b_dp * slope - mean * slope) * b_steepness
+    if EDGE or MASKED & FEATURES:
+        b_ds = tl.where(b_t == -float("inf"), 0.0, b_ds)
+    return dot(b_ds.to(b_query.dtype), b_query, b_key_sum), b_value_sum
+
+
+@triton.jit
+def attention_backward_key_kernel(
+    p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed, p_grad, p_state,
+    p_mean, p_key_grad, p_value_grad, p_whole, alpha, gamma, scale, softcap, dropout,
+    heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
+    value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, grad_b, grad_h, grad_t,
+    KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """The gradients of BN keys and values of one group, from all of its heads."""
+    blocks = tl.cdiv(S, BN)
+    block = tl.program_id(0) % blocks
+    g = (tl.program_id(0) // blocks % groups).to(tl.int64)
+    b = (tl.program_id(0) // blocks // groups).to(tl.int64)
+    if not is_chosen(p_whole, b * groups + g):
+        return
+    p_starts += b * starts_b
+    p_stops += b * stops_b
+    p_diagonal += b * diagonal_b
+    inner, inner_end, begin, before, edges = query_ranges(p_starts, p_stops, block * BN, T, BM, BN)
+    o_key = block * BN + tl.arange(0, BN)
+    # (BN, BD) and (BN, BE)
+    b_key = load_tile(p_key + b * key_b + g * key_g, block * BN, key_s, S, True, D, BN, BD)
+    b_value = load_tile(
+        p_value + b * value_b + g * value_g, block * BN, value_s, S, True, E, BN, BE
+    )
+    noise = (0, 0.0)
+    if DROPOUT & FEATURES:
+        noise = (tl.load(p_seed), dropout)
+    state = (p_state, p_mean)
+    b_key_sum = tl.zeros([BN, BD], tl.float32)
+    b_value_sum = tl.zeros([BN, BE], tl.float32)
+    for i in range(heads // groups):
+        h = g * (heads // groups) + i
+        queries = (
+            p_query + b * query_b + h * query_h, query_t,
+            p_grad + b * grad_b + h * grad_h, grad_t, T, S,
+        )  # fmt: skip
+        numbers = (p_rows, (b * heads + h) * T, n, alpha, gamma, scale)
+        p_seen = 0
+        if HAS_MASK & FEATURES:
+            p_seen = p_mask + b * mask_b + h * mask_h
+        places = (p_starts, p_stops, p_diagonal, p_seen, mask_t, mask_s)
+        for j in range(inner, inner_end):
+            b_key_sum, b_value_sum = key_tile(
+                b_key_sum, b_value_sum, b_key, b_value, j, o_key[:, None], queries,
+                numbers, places, state, noise, softcap,
+                False, KIND, FEATURES, D, E, BM, BD, BE,
+            )  # fmt: skip
+        for j in range(edges):
+            b_key_sum, b_value_sum = key_tile(
+                b_key_sum, b_value_sum, b_key, b_value, edge_tile(j, begin, before, inner_end),
+                o_key[:, None], queries, numbers, places, state, noise, softcap,
+                True, KIND, FEATURES, D, E, BM, BD, BE,
+            )  # fmt: skip
+    o_row = (b * groups + g) * S + o_key
+    store_tile(p_key_grad, b_key_sum, o_row, o_key < S, D, BD)
+    store_tile(p_value_grad, b_value_sum, o_row, o_key < S, E, BE)

@@ -1,0 +1,323 @@
+"""Which keys can have weight: for each group of R queries the list of its candidates.
+
+1. `bound_kernel` keeps the largest score of each class of keys (a key's place modulo BN). The
+   threshold of these few scores is at most that of the complete row.
+2. `mark_kernel` computes the scores again and marks the keys above that bound: a key without a mark
+   has weight zero for each query of the group, for certain.
+3. `list_kernel` turns the marks, one bit per key, into lists.
+"""
+
+import triton
+import triton.language as tl
+
+from .._triton.root import expm1_over, larger, row_max
+from .triton_scores import (
+    RESCALED,
+    SINKS,
+    dot,
+    edge_tile,
+    hide,
+    key_ranges,
+    load_parameters,
+    load_queries,
+    load_row_tile,
+    load_tile,
+    scores_tile,
+    search,
+)
+from .triton_threshold import merge_moments, moments
+
+WORDS = tl.constexpr(4)
+"""Words of 32 bits for a tile of 128 keys."""
+
+
+@triton.jit
+def hidden_tile(
+    b_query, tile, keys, rows, softcap,
+    EDGE: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, BN: tl.constexpr,
+    BD: tl.constexpr,
+):  # fmt: skip
+    """z of a tile, (BM, BN), and −inf for what a query does not see."""
+    p_key, key_stride, mask_stride, S = keys
+    factor, scale, slope, diagonal, start, stop, p_mask = rows
+    o_key = tile * BN + tl.arange(0, BN)[None, :]
+    m_key = o_key < S
+    # (BN, BD)
+    b_key = load_tile(p_key, tile * BN, key_stride, S, EDGE, D, BN, BD)
+    b_dot = dot(b_query, tl.trans(b_key), tl.zeros([b_query.shape[0], BN], tl.float32))
+    b_z, _ = scores_tile(b_dot, scale, slope, diagonal, o_key, p_mask, m_key, softcap, FEATURES)
+    return hide(b_z, start, stop, o_key, p_mask, m_key, EDGE, FEATURES)
+
+
+@triton.jit
+def norm_kernel(
+    p_key, p_norm, groups, S, key_b, key_g, key_s,
+    D: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """The largest finite norm of each block of BN keys."""
+    block, z = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    p_key += z // groups * key_b + z % groups * key_g
+    b_key = load_tile(p_key, block * BN, key_s, S, True, D, BN, BD).to(tl.float32)
+    b_norm = tl.sqrt(tl.sum(b_key * b_key, 1))
+    b_norm = tl.where(b_norm < float("inf"), b_norm, 0.0)
+    tl.store(p_norm + z * tl.num_programs(0) + block, tl.max(b_norm, 0))
+
+
+@triton.jit
+def bound_kernel(
+    p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed,
+    p_norm, p_state, p_limit, p_unfit, alpha, gamma, scale, softcap, dropout,
+    heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
+    value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, norms,
+    KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, R: tl.constexpr,
+    NORMS: tl.constexpr, STEPS: tl.constexpr,
+):  # fmt: skip
+    """The largest x of each query, a base that is at least the true one, and the z that a candidate
+    exceeds. A group is unfit if a query has no finite largest score, or α > 2, or a factor ≤ 0."""
+    blocks = tl.cdiv(T, BM)
+    block = blocks - 1 - tl.program_id(0) % blocks  # the longest first, if causal
+    h = (tl.program_id(0) // blocks % heads).to(tl.int64)
+    b = (tl.program_id(0) // blocks // heads).to(tl.int64)
+    g = h // (heads // groups)
+    o_t = tl.minimum(block * BM + tl.arange(0, BM), T - 1)  # the last query again, past the end
+    o_row = (b * heads + h) * T + o_t
+    ranges = key_ranges(
+        p_starts + b * starts_b, p_stops + b * stops_b,
+        block * BM, tl.minimum(block * BM + BM, T) - 1, BN,
+    )  # fmt: skip
+    parameters = load_parameters(p_rows, o_row, n, alpha, gamma, scale, FEATURES)
+    b_alpha, b_gamma, _, _, b_sink = parameters
+    rows = load_queries(
+        parameters, p_starts + b * starts_b, p_stops + b * stops_b, p_diagonal + b * diagonal_b,
+        p_mask, o_t, o_t < T, mask_t, 1, FEATURES,
+    )  # fmt: skip
+    if SINKS & FEATURES:
+        b_sink = (b_alpha - 1) / b_gamma * b_sink
+    else:
+        b_sink = tl.full([BM], -float("inf"), tl.float32)
+    keys = (p_key + b * key_b + g * key_g, key_s, mask_s, S)
+    # (BM, BD)
+    b_query = load_row_tile(p_query + b * query_b + h * query_h, o_t, query_t, D, BD)
+    inner, inner_end, begin, before, edges = ranges
+    b_most = tl.full([BM, BN], -float("inf"), tl.float32)
+    for i in range(inner, inner_end):
+        b_z = hidden_tile(b_query, i, keys, rows, softcap, False, FEATURES, D, BN, BD)
+        b_most = larger(b_most, b_z)
+    for i in range(edges):
+        tile = edge_tile(i, begin, before, inner_end)
+        b_z = hidden_tile(b_query, tile, keys, rows, softcap, True, FEATURES, D, BN, BD)
+        b_most = larger(b_most, b_z)
+
+    factor = tl.reshape(rows[0], [BM])
+    peak = row_max(b_most)  # z
+    top = larger(peak * factor, b_sink)
+    is_empty = top == -float("inf")
+    is_fit = ((tl.abs(top) < float("inf")) | is_empty) & (factor > 0) & (b_alpha <= 2)
+    b_x = tl.fma(b_most, tl.broadcast_to(factor[:, None], b_most.shape), -top[:, None])
+    b_sink = (b_sink - top)[:, None]
+    base = tl.full([BM], 1.0, tl.float32)
+    zero = tl.zeros([BM], tl.float32)
+    for _ in tl.static_range(STEPS):
+        total, slope, _ = merge_moments(
+            moments(b_x, base, zero, b_alpha, KIND),
+            moments(b_sink, base, zero, b_alpha, KIND),
+            KIND,
+        )
+        # Newton's step for the root of order 1/(α−1) of the sum: it is convex.
+        log = (b_alpha - 1) * tl.log(total)
+        base -= larger(total / slope * log * expm1_over(-log), zero)
+    slack = 1e-5 + 1e-6 / (b_alpha - 1)  # for what the steps round
+    base = tl.where(is_empty, 0.0, tl.minimum(base * (1 + slack) + 1e-6, 1.0))
+
+    # Two kernels may round a product differently.
+    o_norm = tl.arange(0, NORMS)
+    norm = tl.max(
+        tl.load(p_norm + (b * groups + g) * norms + o_norm, mask=o_norm < norms, other=0.0), 0
+    )
+    b_wide = b_query.to(tl.float32)
+    margin = tl.sqrt(tl.sum(b_wide * b_wide, 1)) * norm * (D * 2.0**-22)
+    if RESCALED & FEATURES:
+        margin = margin * tl.abs(tl.reshape(rows[1], [BM])) + tl.abs(peak) * 2.0**-18
+    limit = (top - base) / factor - margin
+    limit = tl.where(is_empty, float("inf"), limit)
+    m_row = block * BM + tl.arange(0, BM) < T
+    tl.store(p_state + o_row, top, mask=m_row)
+    tl.store(p_state + n + o_row, base, mask=m_row)
+    tl.store(p_limit + o_row, limit, mask=m_row)
+    unfit = tl.max(tl.reshape((~is_fit).to(tl.int32), [BM // R, R]), 1)
+    o_group = block * (BM // R) + tl.arange(0, BM // R)
+    p_unfit += (b * heads + h) * tl.cdiv(T, R)
+    tl.store(p_unfit + o_group, unfit, mask=o_group * R < T)
+
+
+@triton.jit
+def _or(a, b):
+    return a | b
+
+
+@triton.jit
+def marks_of(b_z, limit, BM: tl.constexpr, BN: tl.constexpr):
+    """The marks of a tile as words (BM, 4): bit 2 (j div 8) + j mod 2 of word (j div 2) mod 4.
+
+    On the tensor cores' layout a lane holds all the bits of its words.
+    """
+    o = tl.arange(0, BN)
+    bit = 1 << (o // 8 * 2 + o % 2)
+    b_bit = tl.where(b_z > limit[:, None], bit[None, :], 0)
+    b_bit = tl.permute(tl.reshape(b_bit, [BM, BN // 8, 4, 2]), [0, 2, 1, 3])
+    return tl.sum(tl.reshape(b_bit, [BM, 4, BN // 4]), 2)
+
+
+@triton.jit
+def mark_kernel(
+    p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed,
+    p_limit, p_bits, alpha, gamma, scale, softcap, dropout,
+    heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
+    value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, first_head, words,
+    KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, R: tl.constexpr,
+    SLOTS: tl.constexpr,
+):  # fmt: skip
+    """Marks each key whose z exceeds the limit of a query of the group, in words (groups, words) of
+    each head from `first_head` on."""
+    blocks = tl.cdiv(T, BM)
+    block = blocks - 1 - tl.program_id(0) % blocks
+    head = tl.program_id(0) // blocks
+    h = ((first_head + head) % heads).to(tl.int64)
+    b = ((first_head + head) // heads).to(tl.int64)
+    g = h // (heads // groups)
+    o_t = tl.minimum(block * BM + tl.arange(0, BM), T - 1)
+    o_row = (b * heads + h) * T + o_t
+    ranges = key_ranges(
+        p_starts + b * starts_b, p_stops + b * stops_b,
+        block * BM, tl.minimum(block * BM + BM, T) - 1, BN,
+    )  # fmt: skip
+    parameters = load_parameters(p_rows, o_row, n, alpha, gamma, scale, FEATURES)
+    rows = load_queries(
+        parameters, p_starts + b * starts_b, p_stops + b * stops_b, p_diagonal + b * diagonal_b,
+        p_mask, o_t, o_t < T, mask_t, 1, FEATURES,
+    )  # fmt: skip
+    keys = (p_key + b * key_b + g * key_g, key_s, mask_s, S)
+    b_query = load_row_tile(p_query + b * query_b + h * query_h, o_t, query_t, D, BD)
+    limit = tl.load(p_limit + o_row)
+    o_group = block * (BM // R) + tl.arange(0, BM // R)
+    m_group = (o_group * R < T)[:, None]
+    p_bits += (head.to(tl.int64) * tl.cdiv(T, R) + o_group)[:, None] * words
+    inner, inner_end, begin, before, edges = ranges
+    # Words of several tiles are stored together.
+    o_slot = tl.arange(0, SLOTS)[None, None, :]
+    o_words = tl.arange(0, SLOTS * WORDS)[None, :]
+    b_slots = tl.zeros([BM, WORDS, SLOTS], tl.int32)
+    for i in range(inner, inner_end):
+        b_z = hidden_tile(b_query, i, keys, rows, softcap, False, FEATURES, D, BN, BD)
+        b_slots = tl.where(
+            o_slot == (i - inner) % SLOTS, marks_of(b_z, limit, BM, BN)[:, :, None], b_slots
+        )
+        if ((i - inner) % SLOTS == SLOTS - 1) | (i == inner_end - 1):
+            b_words = tl.reduce(tl.reshape(b_slots, [BM // R, R, WORDS, SLOTS]), 1, _or)
+            b_words = tl.reshape(tl.permute(b_words, [0, 2, 1]), [BM // R, SLOTS * WORDS])
+            first = i - (i - inner) % SLOTS
+            tl.store(
+                p_bits + first * WORDS + o_words,
+                b_words,
+                mask=m_group & (first * WORDS + o_words < inner_end * WORDS),
+            )
+    o_one = tl.arange(0, WORDS)[None, :]
+    for i in range(edges):
+        tile = edge_tile(i, begin, before, inner_end)
+        b_z = hidden_tile(b_query, tile, keys, rows, softcap, True, FEATURES, D, BN, BD)
+        b_words = tl.reduce(tl.reshape(marks_of(b_z, limit, BM, BN), [BM // R, R, 4]), 1, _or)
+        tl.store(p_bits + tile * WORDS + o_one, b_words, mask=m_group)
+
+
+@triton.jit
+def count_bits(x):
+    """How many bits of each word are set."""
+    x = x.to(tl.uint32, bitcast=True)
+    x = x - ((x >> 1) & 0x55555555)
+    x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
+    x = (x + (x >> 4)) & 0x0F0F0F0F
+    return ((x * 0x01010101) >> 24).to(tl.int32)
+
+
+@triton.jit
+def list_kernel(
+    p_bits, p_list, p_count, p_unfit, p_starts, p_stops, heads, T, starts_b, stops_b,
+    groups, words, first_head, cap, FOR_KEYS: tl.constexpr, R: tl.constexpr, W: tl.constexpr,
+):  # fmt: skip
+    """The places of the marks of each group of R queries, or keys, in p_list (heads, groups, cap),
+    and how many they are; more than `cap` if the group is unfit. Words lie (groups, words) in each
+    head from `first_head` on, and so do the lists of keys."""
+    g, head = tl.program_id(0), tl.program_id(1)
+    z = (first_head + head).to(tl.int64)
+    p_bits += (head.to(tl.int64) * groups + g) * words
+    p_starts += z // heads * starts_b
+    p_stops += z // heads * stops_b
+    if FOR_KEYS:
+        o_list = head.to(tl.int64) * groups + g
+        first = search(p_stops, T, g * R + 1) // 32
+        last = tl.cdiv(search(p_starts, T, g * R + R), 32)
+        total = 0
+    else:
+        o_list = z * groups + g
+        first = tl.load(p_starts + g * R) // 128 * WORDS
+        last = tl.cdiv(tl.load(p_stops + tl.minimum(g * R + R, T) - 1), 128) * WORDS
+        total = tl.load(p_unfit + o_list) * (cap + 1)
+    p_list += o_list * cap
+    for c in range(first, last, W):
+        o = c + tl.arange(0, W)
+        b_word = tl.load(p_bits + o, mask=o < last, other=0)
+        b_count = count_bits(b_word)
+        b_place = total + tl.cumsum(b_count, 0) - b_count
+        total += tl.sum(b_count, 0)
+        while tl.max((b_word != 0).to(tl.int32), 0) > 0:
+            b_bit = count_bits((b_word & -b_word) - 1)
+            if FOR_KEYS:
+                b_found = o * 32 + b_bit
+            else:
+                b_found = o // 4 * 128 + b_bit // 2 * 8 + o % 4 * 2 + b_bit % 2
+            tl.store(p_list + b_place, b_found, mask=(b_word != 0) & (b_place < cap))
+            b_place += (b_word != 0).to(tl.int32)
+            b_word = b_word & (b_word - 1)
+    tl.store(p_count + o_list, total)
+
+
+@triton.jit
+def choose_kernel(
+    p_count, p_dense, p_dense_count, p_whole, heads, groups, T, cap,
+    R: tl.constexpr, BM: tl.constexpr, W: tl.constexpr,
+):  # fmt: skip
+    """Which blocks of BM queries are dense: some group of theirs has more than `cap` candidates.
+    Where more than an eighth of the blocks that share keys are dense, all of them become so.
+
+    Writes for each head which blocks are dense and how many, and for each group of heads whether it
+    is dense as a whole. The count of each group in a dense block becomes more than `cap`.
+    """
+    z = tl.program_id(0).to(tl.int64)
+    rep = heads // groups
+    row_groups, blocks = tl.cdiv(T, R), tl.cdiv(T, BM)
+    o_part = tl.arange(0, BM // R)[None, :]
+    total = 0
+    for head in range(z * rep, z * rep + rep):
+        for c in range(0, blocks, W):
+            o = (c + tl.arange(0, W))[:, None] * (BM // R) + o_part
+            b_count = tl.load(p_count + head * row_groups + o, mask=o < row_groups, other=0)
+            total += tl.sum((tl.max(b_count, 1) > cap).to(tl.int32), 0)
+    whole = (total * 8 > blocks * rep).to(tl.int32)
+    tl.store(p_whole + z, whole)
+    tl.debug_barrier()
+    for head in range(z * rep, z * rep + rep):
+        found = 0
+        for c in range(0, blocks, W):
+            o_block = c + tl.arange(0, W)
+            m_block = o_block < blocks
+            o = o_block[:, None] * (BM // R) + o_part
+            b_count = tl.load(p_count + head * row_groups + o, mask=o < row_groups, other=0)
+            b_dense = ((tl.max(b_count, 1) > cap) | (whole > 0)).to(tl.int32)
+            b_dense = tl.where(m_block, b_dense, 0)
+            tl.store(p_dense + head * blocks + o_block, b_dense, mask=m_block)
+            found += tl.sum(b_dense, 0)
+            m_group = (b_dense > 0)[:, None] & (o < row_groups)
+            tl.store(p_count + head * row_groups + o, cap + 1, mask=m_group)
+        tl.store(p_dense_count + head, found)

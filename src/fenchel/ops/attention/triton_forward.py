@@ -1,0 +1,284 @@
+"""The forward kernel of fused attention: scores are computed anew in every pass, and never stored.
+
+1. The first pass keeps the two largest scores of each column of tiles. These alone have a threshold
+   that is at most that of the row, and close to it.
+2. Each further pass sums over the complete rows and moves their thresholds. It is the last one if
+   every row of the block is certain to sum to 1 up to TOLERANCE, which the output cannot show. So a
+   threshold is that of the complete row, not of a guess.
+3. The last pass weighs the values. It divides by the sum of the weights, 1 up to rounding.
+"""
+
+import triton
+import triton.language as tl
+
+from .._triton.root import larger, row_max
+from .triton_scores import (
+    BLOCK,
+    DROPOUT,
+    HAS_MASK,
+    SINKS,
+    distances_tile,
+    dot,
+    edge_tile,
+    is_chosen,
+    kept_tile,
+    key_ranges,
+    load_parameters,
+    load_queries,
+    load_row_tile,
+    load_tile,
+    store_tile,
+)
+from .triton_threshold import (
+    ANY,
+    LARGEST,
+    advance,
+    lessen,
+    merge_moments,
+    moments,
+    narrow,
+    power_of,
+    subset_base,
+    weights_tile,
+)
+
+MAX_PASSES = tl.constexpr(40)
+"""How often a row's threshold moves at most; a few times is usual."""
+
+
+HALF_SCALE = tl.constexpr(2.0**14)
+"""Weights in float16 are multiplied by so much, or their lower halves would underflow."""
+
+
+@triton.jit
+def key_distances(
+    b_query, tile, top, keys, rows, softcap,
+    EDGE: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, BN: tl.constexpr,
+    BD: tl.constexpr,
+):  # fmt: skip
+    """x − top of a tile, (BM, BN); `top` is (BM,)."""
+    p_key, key_stride, mask_stride, S = keys
+    o_key = tile * BN + tl.arange(0, BN)[None, :]
+    # (BN, BD)
+    b_key = load_tile(p_key, tile * BN, key_stride, S, EDGE, D, BN, BD)
+    b_dot = dot(b_query, tl.trans(b_key), tl.zeros([b_query.shape[0], BN], tl.float32))
+    b_t, _ = distances_tile(
+        b_dot, top[:, None], rows, o_key, mask_stride, o_key < S, softcap, EDGE, FEATURES
+    )
+    return b_t
+
+
+@triton.jit
+def keep_largest(b_first, b_second, b_x):
+    """The two largest of three, and NaN as the first if one is."""
+    return larger(b_first, b_x), tl.maximum(b_second, tl.minimum(b_first, b_x))
+
+
+@triton.jit
+def largest_scores(
+    b_query, keys, rows, ranges, softcap,
+    FEATURES: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """The two largest x of each class of keys, (BM, BN) each."""
+    inner, inner_end, begin, before, edges = ranges
+    zero = tl.zeros([BM], tl.float32)
+    b_first = tl.full([BM, BN], -float("inf"), tl.float32)
+    b_second = b_first
+    for i in range(inner, inner_end):
+        b_x = key_distances(b_query, i, zero, keys, rows, softcap, False, FEATURES, D, BN, BD)
+        b_first, b_second = keep_largest(b_first, b_second, b_x)
+    for i in range(edges):
+        tile = edge_tile(i, begin, before, inner_end)
+        b_x = key_distances(b_query, tile, zero, keys, rows, softcap, True, FEATURES, D, BN, BD)
+        b_first, b_second = keep_largest(b_first, b_second, b_x)
+    return b_first, b_second
+
+
+@triton.jit
+def row_moments(
+    b_query, b_sink, top, base, rest, alpha, keys, rows, ranges, softcap,
+    KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, BN: tl.constexpr,
+    BD: tl.constexpr,
+):  # fmt: skip
+    """The moments of the complete rows, (BM,) each."""
+    inner, inner_end, begin, before, edges = ranges
+    first, second, third = moments(b_sink, base, rest, alpha, KIND)
+    for i in range(inner, inner_end):
+        b_t = key_distances(b_query, i, top, keys, rows, softcap, False, FEATURES, D, BN, BD)
+        more = moments(b_t, base, rest, alpha, KIND)
+        first, second, third = merge_moments((first, second, third), more, KIND)
+    for i in range(edges):
+        tile = edge_tile(i, begin, before, inner_end)
+        b_t = key_distances(b_query, tile, top, keys, rows, softcap, True, FEATURES, D, BN, BD)
+        more = moments(b_t, base, rest, alpha, KIND)
+        first, second, third = merge_moments((first, second, third), more, KIND)
+    return first, second, third
+
+
+@triton.jit
+def steep_root(
+    b_query, b_sink, top, base, done, alpha, keys, rows, ranges, softcap,
+    KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, BN: tl.constexpr,
+    BD: tl.constexpr,
+):  # fmt: skip
+    """Distance from the top and weight of the smallest score in the support, of rows with α > 2
+    that are not done; `base` is where the search starts."""
+    zero = base * 0
+    trial, low, high, farthest = base, zero, zero + 1, zero + 1
+    found, walked, steps = done, done & ~done, 0
+    while (steps < 2 * MAX_PASSES) & (tl.min(found.to(tl.int32), 0) == 0):
+        sums = row_moments(
+            b_query, b_sink, top, trial, zero, alpha, keys, rows, ranges, softcap,
+            KIND, FEATURES, D, BN, BD,
+        )  # fmt: skip
+        trial, low, high, farthest, walked, found = narrow(
+            sums, trial, low, high, farthest, walked, found
+        )
+        steps += 1
+    least, steps = zero + 1, 0
+    while (steps < MAX_PASSES) & (tl.min(done.to(tl.int32), 0) == 0):
+        sums = row_moments(
+            b_query, b_sink, top, farthest, least, alpha, keys, rows, ranges, softcap,
+            KIND, FEATURES, D, BN, BD,
+        )  # fmt: skip
+        least, done = lessen(sums, least, done)
+        steps += 1
+    return farthest, least
+
+
+@triton.jit
+def weigh_tile(
+    b_sum, total, b_query, tile, top, base, rest, alpha, keys, rows, values, noise, softcap,
+    EDGE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr,
+    E: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """Σ p v and Σ p with one more tile."""
+    p_value, value_stride, S = values
+    b_t = key_distances(b_query, tile, top, keys, rows, softcap, EDGE, FEATURES, D, BN, BD)
+    b_p, _ = weights_tile(b_t, base[:, None], rest[:, None], alpha[:, None], KIND)
+    total += tl.sum(b_p, 1)
+    if DROPOUT & FEATURES:
+        seed, o_pair, dropout = noise
+        b_p *= kept_tile(seed, o_pair + tile * BN + tl.arange(0, BN)[None, :], dropout)
+    # (BN, BE)
+    b_value = load_tile(p_value, tile * BN, value_stride, S, EDGE, E, BN, BE)
+    if b_value.dtype == tl.float32:
+        b_sum = dot(b_p, b_value, b_sum)
+    else:
+        # Two halves, because one would round the weights.
+        if b_value.dtype == tl.float16:
+            b_p *= HALF_SCALE
+        b_high = b_p.to(b_value.dtype)
+        b_low = (b_p - b_high.to(tl.float32)).to(b_value.dtype)
+        b_sum = dot(b_low, b_value, dot(b_high, b_value, b_sum))
+    return b_sum, total
+
+
+@triton.jit
+def attention_forward_kernel(
+    p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed,
+    p_output, p_tau, p_state, p_dense, alpha, gamma, scale, softcap, dropout,
+    heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
+    value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s,
+    TOLERANCE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr,
+    E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """Output, threshold and state of BM queries of one head; n is the number of all queries. With
+    `p_dense` only of dense blocks."""
+    blocks = tl.cdiv(T, BM)
+    block = blocks - 1 - tl.program_id(0) % blocks  # the longest first, if causal
+    h = (tl.program_id(0) // blocks % heads).to(tl.int64)
+    b = (tl.program_id(0) // blocks // heads).to(tl.int64)
+    g = h // (heads // groups)
+    if not is_chosen(p_dense, (b * heads + h) * tl.cdiv(T, BLOCK) + block * BM // BLOCK):
+        return
+    o_t = tl.minimum(block * BM + tl.arange(0, BM), T - 1)  # the last query again, past the end
+    o_row = (b * heads + h) * T + o_t
+    p_starts += b * starts_b
+    p_stops += b * stops_b
+    ranges = key_ranges(p_starts, p_stops, block * BM, tl.minimum(block * BM + BM, T) - 1, BN)
+    # (BM,) each
+    parameters = load_parameters(p_rows, o_row, n, alpha, gamma, scale, FEATURES)
+    b_alpha, b_gamma, _, _, b_sink = parameters
+    if HAS_MASK & FEATURES:
+        p_mask += b * mask_b + h * mask_h
+    rows = load_queries(
+        parameters, p_starts, p_stops, p_diagonal + b * diagonal_b, p_mask, o_t, o_t < T, mask_t,
+        1, FEATURES,
+    )  # fmt: skip
+    keys = (p_key + b * key_b + g * key_g, key_s, mask_s, S)
+    # (BM, BD)
+    b_query = load_row_tile(p_query + b * query_b + h * query_h, o_t, query_t, D, BD)
+
+    # The largest scores, and what they say of the threshold.
+    b_first, b_second = largest_scores(
+        b_query, keys, rows, ranges, softcap, FEATURES, D, BM, BN, BD
+    )
+    if SINKS & FEATURES:
+        b_sink = ((b_alpha - 1) / b_gamma * b_sink)[:, None]
+    else:
+        b_sink = tl.full([BM, 1], -float("inf"), tl.float32)
+    top = larger(row_max(b_first), tl.sum(b_sink, 1))
+    is_empty, is_infinite = top == -float("inf"), top == float("inf")
+    done = is_empty | is_infinite | (top != top)
+    # Finite, so that differences are defined.
+    peak = tl.where(is_empty, 0.0, tl.where(is_infinite, LARGEST, top))
+    b_sink -= peak[:, None]
+    least = tl.exp((1 - b_alpha) * tl.log(S + 1.0)) * (1 - 1e-3)
+    b_first, b_second = b_first - peak[:, None], b_second - peak[:, None]
+    base = subset_base(b_first, b_second, b_sink, least, b_alpha, done, S + 1.0, TOLERANCE, KIND)
+    base = tl.where(done, tl.where(is_infinite, 1.0, 0.0), base)
+
+    # The threshold of the complete rows.
+    rest, low, high, solved, steps = base * 0, least, base * 0 + 1, done, 0
+    if KIND == ANY:
+        solved = solved | (b_alpha > 2)
+    while (steps < MAX_PASSES) & (tl.min(solved.to(tl.int32), 0) == 0):
+        sums = row_moments(
+            b_query, b_sink, peak, base, rest, b_alpha, keys, rows, ranges, softcap,
+            KIND, FEATURES, D, BN, BD,
+        )  # fmt: skip
+        base, rest, low, high, solved = advance(
+            sums, base, rest, low, high, solved, b_alpha, S + 1.0, TOLERANCE, KIND
+        )
+        steps += 1
+    tau = peak - base - rest
+    if KIND == ANY:
+        steep = ~done & (b_alpha > 2)
+        far, weight = steep_root(
+            b_query, b_sink, peak, base, ~steep, b_alpha, keys, rows, ranges, softcap,
+            KIND, FEATURES, D, BN, BD,
+        )  # fmt: skip
+        base, rest = tl.where(steep, far, base), tl.where(steep, weight, rest)
+        tau = tl.where(steep, peak - base - power_of(rest, b_alpha - 1), tau)
+
+    # The weights and the values.
+    b_p, _ = weights_tile(b_sink, base[:, None], rest[:, None], b_alpha[:, None], KIND)
+    total = tl.sum(b_p, 1)
+    values = (p_value + b * value_b + g * value_g, value_s, S)
+    noise = (0, 0, 0.0)
+    if DROPOUT & FEATURES:
+        noise = (tl.load(p_seed), (o_row * S)[:, None], dropout)
+    b_sum = tl.zeros([BM, BE], tl.float32)
+    inner, inner_end, begin, before, edges = ranges
+    for i in range(inner, inner_end):
+        b_sum, total = weigh_tile(
+            b_sum, total, b_query, i, peak, base, rest, b_alpha, keys, rows, values, noise, softcap,
+            False, KIND, FEATURES, D, E, BN, BD, BE,
+        )  # fmt: skip
+    for i in range(edges):
+        b_sum, total = weigh_tile(
+            b_sum, total, b_query, edge_tile(i, begin, before, inner_end), peak, base, rest,
+            b_alpha, keys, rows, values, noise, softcap,
+            True, KIND, FEATURES, D, E, BN, BD, BE,
+        )  # fmt: skip
+    share = tl.where(total > 0, 1 / total, 0.0)
+    share = tl.where(top == top, share, float("nan"))
+    if p_value.dtype.element_ty == tl.float16:
+        b_sum *= 1 / HALF_SCALE
+    m_row = block * BM + tl.arange(0, BM) < T
+    store_tile(p_output, b_sum * share[:, None], o_row, m_row, E, BE)
+    tl.store(p_tau + o_row, tl.where(is_empty, float("inf"), tau), mask=m_row)
+    tl.store(p_state + o_row, tl.where(top == top, peak, top), mask=m_row)
+    tl.store(p_state + n + o_row, base, mask=m_row)
+    tl.store(p_state + 2 * n + o_row, rest, mask=m_row)

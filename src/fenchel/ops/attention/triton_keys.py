@@ -1,0 +1,137 @@
+"""The gradients of a block of RK keys and values, from the queries alone that give them weight."""
+
+import triton
+import triton.language as tl
+
+from .triton_rows import gather_tile
+from .triton_scores import (
+    DROPOUT,
+    distances_tile,
+    dot,
+    kept_tile,
+    load_parameters,
+    load_queries,
+    search,
+)
+from .triton_threshold import weights_tile
+
+
+@triton.jit
+def add_queries(
+    b_key_sum, b_value_sum, b_key, b_value, o_key, m_key, o_t, m_t, head, p_rows, p_seed, p_mask,
+    places, state, numbers, strides,
+    KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    BD: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """The gradients of the keys and values with the queries o_t of a head more."""
+    p_query, p_grad = head
+    p_starts, p_stops, p_diagonal = places
+    p_state, p_mean, first_row, n, S = state
+    alpha, gamma, scale, softcap, dropout = numbers
+    query_t, grad_t, mask_t, mask_s = strides
+    o_t = tl.where(m_t, o_t, 0)
+    o_row = first_row + o_t
+    # (C, BD) and (C, BE)
+    b_query = gather_tile(p_query, o_t, m_t, query_t, D, BD)
+    b_grad = gather_tile(p_grad, o_t, m_t, grad_t, E, BE)
+    parameters = load_parameters(p_rows, o_row, n, alpha, gamma, scale, FEATURES)
+    rows = load_queries(
+        parameters, p_starts, p_stops, p_diagonal, p_mask, o_t, m_t, mask_t, 1, FEATURES
+    )
+    top = tl.load(p_state + o_row)[:, None]
+    base = tl.load(p_state + n + o_row)[:, None]
+    rest = tl.load(p_state + 2 * n + o_row)[:, None]
+    mean = tl.load(p_mean + o_row)[:, None]
+    # (C, RK)
+    b_zero = tl.zeros([o_t.shape[0], o_key.shape[0]], tl.float32)
+    b_dot = dot(b_query, tl.trans(b_key), b_zero)
+    m_pair = m_t[:, None] & m_key[None, :]
+    b_t, b_steepness = distances_tile(
+        b_dot, top, rows, o_key[None, :], mask_s, m_pair, softcap, True, FEATURES
+    )
+    b_p, b_w = weights_tile(b_t, base, rest, parameters[0][:, None], KIND)
+    b_dp = dot(b_grad, tl.trans(b_value), b_zero)
+    if DROPOUT & FEATURES:
+        b_kept = kept_tile(tl.load(p_seed), (o_row * S)[:, None] + o_key[None, :], dropout)
+        b_p *= b_kept
+        b_dp *= b_kept
+    b_value_sum = dot(tl.trans(b_p.to(b_grad.dtype)), b_grad, b_value_sum)
+    b_ds = tl.where(b_w > 0, b_w * (b_dp - mean), 0.0) * b_steepness
+    b_ds *= (parameters[2] / parameters[1])[:, None]
+    return dot(tl.trans(b_ds.to(b_query.dtype)), b_query, b_key_sum), b_value_sum
+
+
+@triton.jit
+def keys_backward_kernel(
+    p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed, p_grad, p_state,
+    p_mean, p_bits, p_list, p_count, p_dense_count, p_dense, p_whole, p_key_grad, p_value_grad,
+    alpha, gamma, scale, softcap, dropout,
+    heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
+    value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, grad_b, grad_h, grad_t,
+    cap, words, first_head,
+    KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    BD: tl.constexpr, BE: tl.constexpr, RK: tl.constexpr, C: tl.constexpr, BM: tl.constexpr,
+    LISTED: tl.constexpr,
+):  # fmt: skip
+    """Sums over all heads of a group, from `first_head` on. With LISTED of the blocks of keys whose
+    queries are all in lists, else of the others: there all queries are looked at, and count if they
+    have a mark or are in a dense block."""
+    key_blocks = tl.cdiv(S, RK)
+    block = tl.program_id(0) % key_blocks
+    rep = heads // groups
+    z = first_head // rep + tl.program_id(0).to(tl.int64) // key_blocks
+    if tl.load(p_whole + z) > 0:
+        return
+    b, g = z // groups, z % groups
+    o_key = block * RK + tl.arange(0, RK)
+    m_key = o_key < S
+    b_key = gather_tile(p_key + b * key_b + g * key_g, o_key, m_key, key_s, D, BD)
+    b_value = gather_tile(p_value + b * value_b + g * value_g, o_key, m_key, value_s, E, BE)
+    places = (p_starts + b * starts_b, p_stops + b * stops_b, p_diagonal + b * diagonal_b)
+    numbers = (alpha, gamma, scale, softcap, dropout)
+    strides = (query_t, grad_t, mask_t, mask_s)
+    first_seen = search(places[1], T, block * RK + 1)
+    last_seen = search(places[0], T, block * RK + RK)
+    o_head = tl.arange(0, 32)
+    longest, blocks = 0, 0
+    for i in range(0, rep, 32):
+        m_head = i + o_head < rep
+        o_first = b * heads + g * rep + i + o_head
+        b_count = tl.load(
+            p_count + (o_first - first_head) * key_blocks + block, mask=m_head, other=0
+        )
+        longest = tl.maximum(longest, tl.max(b_count, 0))
+        blocks += tl.sum(tl.load(p_dense_count + o_first, mask=m_head, other=0), 0)
+    if ((longest <= cap) & (blocks == 0)) != LISTED:
+        return
+    b_key_sum = tl.zeros([RK, BD], tl.float32)
+    b_value_sum = tl.zeros([RK, BE], tl.float32)
+    o_c = tl.arange(0, C)
+    for i in range(rep):
+        h = g * rep + i
+        head = (p_query + b * query_b + h * query_h, p_grad + b * grad_b + h * grad_h)
+        state = (p_state, p_mean, (b * heads + h) * T, n, S)
+        place = (b * heads + h - first_head) * key_blocks + block
+        if LISTED:
+            first, last = 0, tl.load(p_count + place)
+        else:
+            first, last = first_seen // C * C, last_seen
+        for c in range(first, last, C):
+            if LISTED:
+                m_t = c + o_c < last
+                o_t = tl.load(p_list + place * cap + c + o_c, mask=m_t, other=0)
+            else:
+                o_t = c + o_c
+                b_word = tl.load(p_bits + place * words + o_t // 32, mask=o_t < T, other=0)
+                dense = tl.load(p_dense + (b * heads + h) * tl.cdiv(T, BM) + c // BM) != 0
+                m_t = ((((b_word >> (o_t % 32)) & 1) != 0) | dense) & (o_t < T)
+            b_key_sum, b_value_sum = add_queries(
+                b_key_sum, b_value_sum, b_key, b_value, o_key, m_key, o_t, m_t, head, p_rows,
+                p_seed, p_mask, places, state, numbers, strides, KIND, FEATURES, D, E, BD, BE,
+            )  # fmt: skip
+    o_row = (z * S + o_key).to(tl.int64)[:, None]
+    o_d, o_e = tl.arange(0, BD)[None, :], tl.arange(0, BE)[None, :]
+    b_key_sum = b_key_sum.to(p_key_grad.dtype.element_ty)
+    b_value_sum = b_value_sum.to(p_value_grad.dtype.element_ty)
+    tl.store(p_key_grad + o_row * D + o_d, b_key_sum, mask=m_key[:, None] & (o_d < D))
+    tl.store(p_value_grad + o_row * E + o_e, b_value_sum, mask=m_key[:, None] & (o_e < E))

@@ -1,0 +1,96 @@
+"""The arguments of fused attention as the kernels take them."""
+
+import torch
+import triton
+from torch import Tensor
+
+from .._triton.launcher import Launcher, launcher
+from .triton_scores import ADDED, DROPOUT, MASKED, PER_ROW, SINKS, SLOPES, SOFTCAP
+from .triton_threshold import ANY, FAST, LINEAR, QUADRATIC
+
+
+def _kind(alpha: float | Tensor) -> int:
+    """How to raise to the power 1/(α − 1)."""
+    if isinstance(alpha, Tensor):
+        return ANY.value
+    if alpha in (1.5, 2.0):
+        return QUADRATIC.value if alpha == 1.5 else LINEAR.value
+    return FAST.value if 1 / 4.5 < alpha - 1 < 1 else ANY.value
+
+
+def power_of_two(width: int) -> int:
+    """The power of two, at least 16, that holds so many entries."""
+    return max(16, triton.next_power_of_2(width))
+
+
+def contiguous(x: Tensor) -> Tensor:
+    """The tensor with entries of the last dimension side by side."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+class Problem:
+    """The arguments of the operator as the kernels take them."""
+
+    def __init__(
+        self, query: Tensor, key: Tensor, value: Tensor, starts: Tensor, stops: Tensor,
+        diagonal: Tensor, alpha: float | Tensor, gamma: float | Tensor, scale: float | Tensor,
+        slopes: Tensor | None, sinks: Tensor | None, mask: Tensor | None, seed: Tensor | None,
+        softcap: float, dropout: float,
+    ) -> None:  # fmt: skip
+        self.query, self.key, self.value = map(contiguous, (query, key, value))
+        self.batch, self.heads, self.queries, self.width = query.shape
+        self.groups, self.keys, self.value_width = value.shape[1:]
+        shape, parameters = query.shape[:-1], (alpha, gamma, scale)
+        per_row = any(isinstance(x, Tensor) for x in parameters)
+        rows = None
+        if per_row or slopes is not None or sinks is not None:
+            given = (*parameters, *(0.0 if x is None else x for x in (slopes, sinks)))
+            rows = torch.stack([
+                (x if isinstance(x, Tensor) else starts.new_full((), x, dtype=torch.float32))
+                .expand(shape)
+                for x in given
+            ])  # fmt: skip
+        dropout = dropout if seed is not None else 0.0
+        added = mask is not None and mask.dtype != torch.bool
+        self.constants = {
+            "KIND": _kind(alpha),
+            "FEATURES": PER_ROW.value * per_row
+            + SOFTCAP.value * (softcap > 0)
+            + SLOPES.value * (slopes is not None)
+            + SINKS.value * (sinks is not None)
+            + MASKED.value * (mask is not None and not added)
+            + ADDED.value * added
+            + DROPOUT.value * (dropout > 0),
+            "D": self.width,
+            "E": self.value_width,
+            "BD": power_of_two(self.width),
+            "BE": power_of_two(self.value_width),
+        }
+        self.pointers = starts, stops, diagonal, rows, mask, seed
+        numbers = [2.0 if isinstance(x, Tensor) else float(x) for x in parameters]
+        self.numbers = (*numbers, float(softcap), float(dropout))
+        strides = [x.stride()[:3] for x in (self.query, self.key, self.value)]
+        batches = [0 if x.shape[0] == 1 else x.stride(0) for x in (starts, stops, diagonal)]
+        self.batch_strides = batches[:2]
+        self.sizes = (
+            self.heads, self.groups, self.queries, self.keys, shape.numel(),
+            *(stride for three in strides for stride in three), *batches,
+            *(mask.stride() if mask is not None else (0, 0, 0, 0)),
+        )  # fmt: skip
+
+    @property
+    def widest(self) -> int:
+        """The entries of a head, of the keys or of the values."""
+        return max(self.width, self.value_width)
+
+    @property
+    def all_heads(self) -> int:
+        return self.batch * self.heads
+
+    @property
+    def vectors(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.query, self.key, self.value
+
+    def launcher(self, kernel: triton.JITFunction, **constants: float) -> Launcher:
+        """The launcher of a kernel with these constants, and those of the problem."""
+        return launcher(kernel, **(self.constants | constants))
