@@ -237,7 +237,8 @@ def entmax_max(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     value = top + (loss - epsilon * distance) / alpha
     known = y.amax((-2, -1), keepdim=True)
     value = torch.where(known != known, known, torch.where(top.abs() == math.inf, top, value))
-    return value.squeeze(-1).squeeze(-1), _restore_rows(y, scores)
+    # In the type of the kernels' values, which the graph asserts.
+    return value.squeeze(-1).squeeze(-1).to(torch.float64), _restore_rows(y, scores)
 
 
 def normmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
