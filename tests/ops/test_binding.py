@@ -625,3 +625,26 @@ def test_the_name_is_that_of_this_torch_and_python() -> None:
     assert torch.__version__ in _binding.FILE.name
     assert f"{sys.version_info[0]}{sys.version_info[1]}" in _binding.FILE.name
     assert _native.LIBRARY is not None
+
+
+def test_the_index_of_no_class_may_be_ignored() -> None:
+    target = torch.tensor([0, -(2**63)])
+    loss = Softmax().loss(torch.zeros(2, 3), target, ignore_index=-(2**63))
+    torch.testing.assert_close(loss, torch.tensor(3.0).log())
+
+
+def test_a_subclass_may_override_methods() -> None:
+    def zeros(_: AbstractMapping, scores: Tensor) -> Tensor:
+        return torch.zeros_like(scores)
+
+    own: Any = type("Own", (Softmax,), {"solve": zeros, "kernel_solve": zeros})
+    assert own()(torch.zeros(2, 3)).eq(0).all()
+
+
+def test_a_freed_parameter_is_an_error() -> None:
+    alpha = torch.full((4, 1), 1.5, dtype=torch.float64)
+    scores = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    y = fenchel.entmax(scores, alpha=alpha)
+    alpha.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match=r"has no memory|storage"):
+        y.sum().backward()

@@ -89,6 +89,9 @@ class AbstractMapping(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         REGISTRY.register(cls)
+        for name in ("_solver", "_class_loss"):  # of a class whose methods may be overridden here
+            if name not in vars(cls):
+                setattr(cls, name, None)
         if issubclass(cls, HasParameter) and hasattr(cls, "parameter"):
             cls._checked_in_call = ("gamma", cls.parameter)
 

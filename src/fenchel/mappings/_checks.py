@@ -18,6 +18,9 @@ from .._checks import (
     type_name,
 )
 
+NO_INDEX = -(2**63)
+"""What kernels take for no `ignore_index`; no class has it."""
+
 
 def check_mapping(value: object, base: type) -> None:
     """A mapping, an object of their base class."""

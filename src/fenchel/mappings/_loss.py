@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import _checks
 from . import _autograd, _eager
-from ._checks import check_target
+from ._checks import NO_INDEX, check_target
 from ._protocols import HasState
 
 if TYPE_CHECKING:
@@ -26,8 +26,11 @@ def loss(
     inplace: bool,
 ) -> Tensor:
     """max_Ω(scores) + γΩ(target) − <scores, target>; see `fenchel.fenchel_young_loss`."""
-    if mapping._class_loss is not None and not inplace and not torch.compiler.is_compiling():
-        total = mapping._class_loss(mapping, scores, target, dim, reduction, ignore_index)
+    bound = mapping._class_loss
+    if bound is not None and not (
+        inplace or torch.compiler.is_compiling() or ignore_index == NO_INDEX
+    ):
+        total = bound(mapping, scores, target, dim, reduction, ignore_index)
         if total is not None:
             return total
     if not inplace and _is_direct(mapping, scores, target, dim, reduction, ignore_index):

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from ..ops import entmax as ops
 from ._base import AbstractMapping
+from ._checks import NO_INDEX
 from ._protocols import HasKernels, HasState
-
-_NO_INDEX = -(2**63)  # which no class has
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +43,7 @@ class AbstractTsallis(AbstractMapping, HasKernels, HasState):
     def class_losses(
         self, scores: Tensor, target: Tensor, ignore_index: int | None
     ) -> tuple[Tensor, Tensor]:
-        ignored = _NO_INDEX if ignore_index is None else ignore_index
+        ignored = NO_INDEX if ignore_index is None else ignore_index
         return ops.entmax_loss(scores, target, ignored, self.exponent)
 
     def _less(self, value: Tensor, scores: Tensor, target: Tensor | None) -> Tensor:

@@ -126,7 +126,7 @@ class NativeFunction:
             elif isinstance(value, Tensor):
                 value = _one_per_row(value, rows)
                 owners.append(value)
-                words += (value.data_ptr(), 1)
+                words += (_address(value), 1)
             else:
                 words += (_number(value), 0)
         words += (rows.numel() // d, d)
