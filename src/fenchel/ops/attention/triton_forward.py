@@ -147,6 +147,20 @@ def steep_root(
 
 
 @triton.jit
+def add_weighted(b_sum, b_p, b_value):
+    """b_sum + p v, in units of 1/HALF_SCALE in float16. In half precision the weights go in two
+    halves, because one would round them."""
+    if b_value.dtype == tl.float32:
+        return dot(b_p, b_value, b_sum)
+    else:
+        if b_value.dtype == tl.float16:
+            b_p *= HALF_SCALE
+        b_high = b_p.to(b_value.dtype)
+        b_low = (b_p - b_high.to(tl.float32)).to(b_value.dtype)
+        return dot(b_low, b_value, dot(b_high, b_value, b_sum))
+
+
+@triton.jit
 def weigh_tile(
     b_sum, total, b_query, tile, top, base, rest, alpha, keys, rows, values, noise, softcap,
     EDGE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr,
@@ -162,16 +176,7 @@ def weigh_tile(
         b_p *= kept_tile(seed, o_pair + tile * BN + tl.arange(0, BN)[None, :], dropout)
     # (BN, BE)
     b_value = load_tile(p_value, tile * BN, value_stride, S, EDGE, E, BN, BE)
-    if b_value.dtype == tl.float32:
-        b_sum = dot(b_p, b_value, b_sum)
-    else:
-        # Two halves, because one would round the weights.
-        if b_value.dtype == tl.float16:
-            b_p *= HALF_SCALE
-        b_high = b_p.to(b_value.dtype)
-        b_low = (b_p - b_high.to(tl.float32)).to(b_value.dtype)
-        b_sum = dot(b_low, b_value, dot(b_high, b_value, b_sum))
-    return b_sum, total
+    return add_weighted(b_sum, b_p, b_value), total
 
 
 @triton.jit

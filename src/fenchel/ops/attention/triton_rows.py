@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from .triton_backward import ALPHA, GAMMA, SCALE, SINK, SLOPE, add_all, alpha_gradient, alpha_sums
-from .triton_forward import HALF_SCALE, MAX_PASSES
+from .triton_forward import HALF_SCALE, MAX_PASSES, add_weighted
 from .triton_scores import (
     DROPOUT,
     SINKS,
@@ -42,8 +42,7 @@ def group_of(first_head, T, R: tl.constexpr):
 @triton.jit
 def open_group(
     head, group, p_starts, p_stops, p_diagonal, p_rows, p_mask, alpha, gamma, scale, heads, T, n,
-    starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t,
-    FEATURES: tl.constexpr, R: tl.constexpr,
+    starts_b, stops_b, diagonal_b, mask_t, FEATURES: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """The batch, head and queries of a group, and what `distances_tile` needs of them."""
     b, h = head // heads, head % heads
@@ -99,14 +98,7 @@ def add_values(
             b_kept = kept_tile(seed, o_pair + o_key[None, :], dropout)
             b_p *= b_kept
             b_w *= b_kept
-        if b_value.dtype == tl.float32:
-            b_sum = dot(b_p, b_value, b_sum)
-        else:
-            if b_value.dtype == tl.float16:
-                b_p *= HALF_SCALE
-            b_high = b_p.to(b_value.dtype)
-            b_low = (b_p - b_high.to(tl.float32)).to(b_value.dtype)
-            b_sum = dot(b_low, b_value, dot(b_high, b_value, b_sum))
+        b_sum = add_weighted(b_sum, b_p, b_value)
         b_mean = dot(b_w.to(b_value.dtype), b_value, b_mean)
     return b_sum, b_mean, total, mass
 
@@ -140,7 +132,7 @@ def rows_forward_kernel(
         return
     b, h, o_t, m_row, o_row, parameters, rows = open_group(
         head, group, p_starts, p_stops, p_diagonal, p_rows, p_mask, alpha, gamma, scale, heads, T,
-        n, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, FEATURES, R,
+        n, starts_b, stops_b, diagonal_b, mask_t, FEATURES, R,
     )  # fmt: skip
     b_alpha, b_gamma, _, _, b_sink = parameters
     g = h // (heads // groups)
@@ -223,7 +215,7 @@ def rows_backward_kernel(
         return
     b, h, o_t, m_row, o_row, parameters, rows = open_group(
         head, group, p_starts, p_stops, p_diagonal, p_rows, p_mask, alpha, gamma, scale, heads, T,
-        n, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, FEATURES, R,
+        n, starts_b, stops_b, diagonal_b, mask_t, FEATURES, R,
     )  # fmt: skip
     b_alpha, b_gamma, b_scale, _, b_sink = parameters
     g = h // (heads // groups)
