@@ -195,7 +195,7 @@ def test_derivatives_of_derivatives_and_functions() -> None:
         (first,) = torch.autograd.grad(output.square().sum(), query, create_graph=True)
         grads.append(torch.autograd.grad(first.square().sum(), (query, key, value)))
     for got, want in zip(*grads, strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-4 * float(want.abs().amax()))
 
     def f(q: Tensor) -> Tensor:
         return attention(q, key.detach(), value.detach(), "entmax").square().sum()
@@ -209,7 +209,7 @@ def test_hard_rows() -> None:
     query, key, value = (x.detach() for x in vectors(600, 5000))
     query[:, :, 0] = 0  # all keys tie
     query[:, :, 100:110] *= 1e-3  # a wide support
-    query[:, :, 200:210] *= 100
+    query[:, :, 200:210] *= 20
     key[:, 0, 1000:3000] = key[:, 0, 1000:1001]
     inputs = [x.requires_grad_() for x in (query, key, value)]
     compare(inputs, 1.5, {}, 1e-4, 1e-4)

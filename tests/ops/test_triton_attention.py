@@ -76,7 +76,9 @@ def test_small_weights_are_not_rounded(dtype: torch.dtype) -> None:
     output = problem.check_forward(0.0)
     expected, _ = problem.truth(problem.parameters())
     worst = (output.cpu().double() / expected.detach() - 1).abs().amax()
-    assert float(worst) <= (1.01 if CUDA else 2) * HALF[dtype] / 2
+    assert float(worst) <= 1.01 * HALF[dtype]
+    if CUDA:  # the interpreter does not round to the nearest
+        assert (output.cpu() != expected.to(dtype)).double().mean() < 0.05
 
 
 def test_any_strides() -> None:

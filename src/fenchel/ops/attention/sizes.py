@@ -24,7 +24,7 @@ class Kept(NamedTuple):
     rows: int | Tensor
     """Three numbers of each query."""
     means: int | Tensor
-    """Σ w v / Σ w of each query, in the type of the values."""
+    """Σ w v / Σ w less the output of each query, in the type of the values."""
     candidates: int | Tensor
     counts: int | Tensor
     """Candidates of each group of queries."""
@@ -75,4 +75,4 @@ def cap_of(query: Tensor, key: Tensor, mask: Tensor | None) -> int:
     """The cap of the lists, 0 where there are none: in short sequences, and with a mask."""
     has_entries = query.shape[0] > 0 and query.shape[1] > 0
     is_listed = uses_lists(query.shape[-2], key.shape[-2]) and has_entries and mask is None
-    return CAP if query.is_cuda and is_listed else 0
+    return CAP if is_listed else 0

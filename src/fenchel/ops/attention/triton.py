@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from .._triton.launcher import Launches
 from .sizes import cap_of, kept_parts, kept_size
 from .triton_dense import Tiles, dense_backward_keys, dense_backward_queries, dense_forward
 from .triton_problem import Problem, contiguous
@@ -42,8 +43,9 @@ def attention(
         kept = kept_parts(state, query, key, value, cap)
         sparse_forward(problem, output, tau, kept, way if isinstance(way, Plan) else Plan())
     elif shape.numel():
-        tiles = way if isinstance(way, Tiles) else None
-        dense_forward(problem, output, tau, state, tiles=tiles)
+        launches, tiles = Launches(), way if isinstance(way, Tiles) else None
+        dense_forward(launches, problem, output, tau, state, tiles=tiles)
+        launches.run()
     return output, tau, state
 
 
@@ -58,7 +60,7 @@ def attention_backward(
 
     Args:
         grad: the gradient of the output.
-        output, tau, state: the results of `attention`; the kernels need the state alone.
+        output, tau, state: the results of `attention`; the kernels do not need tau.
         needs: bits 0 to 4 ask for the gradients of α, γ, scale, slopes and sinks. Without any of
             them the last result is empty.
     """
@@ -76,12 +78,17 @@ def attention_backward(
     if cap:
         kept = kept_parts(state, query, key, value, cap)
         plan = way if isinstance(way, Plan) else Plan()
-        sparse_backward(problem, grad, kept, query_grad, key_grad, value_grad, rows, needs, plan)
+        sparse_backward(
+            problem, grad, output, kept, query_grad, key_grad, value_grad, rows, needs, plan
+        )
         return query_grad, key_grad, value_grad, rows
-    tiles = way if isinstance(way, Tiles) else None
+    launches, tiles = Launches(), way if isinstance(way, Tiles) else None
     mean = query.new_empty(shape, dtype=torch.float32)
     if shape.numel():
-        dense_backward_queries(problem, grad, state, mean, query_grad, rows, needs, tiles=tiles)
+        dense_backward_queries(
+            launches, problem, grad, state, mean, query_grad, rows, needs, tiles=tiles
+        )
     if problem.batch * problem.groups * problem.keys:
-        dense_backward_keys(problem, grad, state, mean, key_grad, value_grad, tiles=tiles)
+        dense_backward_keys(launches, problem, grad, state, mean, key_grad, value_grad, tiles=tiles)
+    launches.run()
     return query_grad, key_grad, value_grad, rows
