@@ -116,9 +116,9 @@ def attention(rows: Sequence[Row]) -> Figure:
     def draw(axes: Axes, pass_: str) -> None:
         for (library, mapping), (colour, marker, dashes) in ATTENTION.items():
             points: dict[int, float] = {}
+            key = (pass_, "causal", "normal", library, mapping)
             for row in rows:
-                is_drawn = (row["keys"], row["queries"]) == ("causal", "normal") and row["pass"] == pass_
-                if is_drawn and (row["library"], row["mapping"]) == (library, mapping):
+                if tuple(map(row.get, ("pass", "keys", "queries", "library", "mapping"))) == key:
                     sequences, heads, length, size = map(int, row["shape"].split("x"))
                     if row["µs"] and size == ATTENTION_SIZE:
                         points.setdefault(length, row["µs"] / 1e3 / (sequences * heads))
