@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from .._checks import HALF
+from ..mappings._gamma import divided
 from ..ops.attention.dropout import by_index
 from ..ops.attention.reference import allowed, mean, scores, visible
 from ._problem import Inputs, Setting, without_autocast
@@ -57,13 +58,6 @@ def widened(x: Tensor) -> Tensor:
     return x.float() if x.dtype in HALF else x
 
 
-def _divided(z: Tensor, gamma: Tensor, seen: Tensor | None) -> Tensor:
-    """z / γ. The gradient in γ of a score of −inf would be NaN."""
-    if seen is None:
-        return z / gamma
-    return (z.masked_fill(~seen, 0.0) / gamma).masked_fill(~seen, -torch.inf)
-
-
 def attend(
     inputs: Inputs, setting: Setting, block: Block, drop: Callable[[Tensor], Tensor] | None
 ) -> tuple[Tensor, Tensor]:
@@ -96,7 +90,7 @@ def attend(
     z = scores(query, key, seen, distance, scale, inputs.slopes, inputs.mask, setting.softcap)
     if inputs.gamma is not None:
         gamma = torch.where(inputs.gamma > 0, inputs.gamma, torch.nan)
-        z = _divided(z, gamma, seen)
+        z = divided(z, gamma)
         sinks = None if sinks is None else sinks / gamma
     if sinks is not None:
         z = torch.cat([z, sinks.to(z.dtype).expand(*z.shape[:-1], 1)], -1)

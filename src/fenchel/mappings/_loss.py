@@ -52,12 +52,12 @@ def loss(
             "one; got class indices."
         )
     if ignore_index is None:
-        losses = _of_classes(mapping, scores, target.to(torch.int64), dim, inplace)
+        losses = _of_classes(mapping, scores, target.to(torch.int64), None, dim, inplace)
         losses = losses if reduction == "none" else getattr(losses, reduction)()
         return losses.to(_result_type(scores.dtype, scores))
     kept = target != ignore_index
     classes = torch.where(kept, target, 0).to(torch.int64)
-    losses = torch.where(kept, _of_classes(mapping, scores, classes, dim, inplace), 0.0)
+    losses = _of_classes(mapping, scores, classes, kept, dim, inplace)
     if reduction == "mean":
         losses = losses.sum() / kept.sum()
     elif reduction == "sum":
@@ -92,9 +92,14 @@ def _is_direct(
 
 
 def _of_classes(
-    mapping: AbstractMapping, scores: Tensor, target: Tensor, dim: int, inplace: bool
+    mapping: AbstractMapping,
+    scores: Tensor,
+    target: Tensor,
+    kept: Tensor | None,
+    dim: int,
+    inplace: bool,
 ) -> Tensor:
-    """The loss of each row, in at least float32."""
+    """The loss of each row, in at least float32, and zero where it is not kept."""
     rows, target = mapping.rows(scores, dim), target.unsqueeze(-1)
     value = _autograd.value(rows.scores, rows.parameter, target, mapping, inplace)
     omega = mapping.vertex_omega(target, rows.scores)
@@ -102,6 +107,8 @@ def _of_classes(
         value = value + omega.to(value.dtype)
     elif omega:
         value = value + omega
+    if kept is not None:
+        value = torch.where(kept, value, 0.0)
     return rows.scaled(_drop_rounding(value))
 
 
