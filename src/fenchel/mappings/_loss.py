@@ -27,13 +27,12 @@ def loss(
 ) -> Tensor:
     """max_Ω(scores) + γΩ(target) − <scores, target>; see `fenchel.fenchel_young_loss`."""
     bound = mapping._class_loss
-    if bound is not None and not (
-        inplace or torch.compiler.is_compiling() or ignore_index == NO_INDEX
-    ):
+    is_slow = inplace or torch.compiler.is_compiling() or _has_no_index(target, ignore_index)
+    if bound is not None and not is_slow:
         total = bound(mapping, scores, target, dim, reduction, ignore_index)
         if total is not None:
             return total
-    if not inplace and _is_direct(mapping, scores, target, dim, reduction, ignore_index):
+    if not is_slow and _is_direct(mapping, scores, target, dim, reduction, ignore_index):
         total = _eager.class_loss(scores, target, mapping, reduction, ignore_index)
         if total.is_cuda or total == total:  # NaN may come from a target out of range
             return total
@@ -63,6 +62,16 @@ def loss(
     elif reduction == "sum":
         losses = losses.sum()
     return losses.to(_result_type(scores.dtype, scores))
+
+
+def _has_no_index(target: Tensor, ignore_index: int | None) -> bool:
+    """Whether what kernels take for no index is one here: the one to ignore, or a target that would
+    be ignored with it."""
+    if ignore_index is not None:
+        return ignore_index == NO_INDEX
+    if not isinstance(target, Tensor) or target.is_nested or target.dtype != torch.int64:
+        return False
+    return _checks.can_read_values(target) and bool((target == NO_INDEX).any())
 
 
 def _is_direct(
