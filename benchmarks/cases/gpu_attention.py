@@ -103,7 +103,9 @@ def _race(problem: Problem, pass_: str, rounds: int, deadline: float | None) -> 
     if deadline is None:
         entries = tuple(entry for entry in entries if entry.library != "adasplash")
     contenders = [_contender(entry, problem, pass_, known) for entry in entries]
-    contenders[2:] = [_gpu.in_time(deadline or torch.inf, one) for one in contenders[2:]]
+    for place, entry in enumerate(entries):
+        if entry.is_optional and deadline is not None:
+            contenders[place] = _gpu.in_time(deadline, contenders[place])
     found = _gpu.race(contenders, partial(problem.fresh, pass_), rounds, wait_cycles=WAIT_CYCLES)
     results = dict(zip(entries, found, strict=True))
     tensor = 2 * torch.Size(problem.shape).numel() / _gpu.MIB

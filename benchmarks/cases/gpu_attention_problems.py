@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -47,6 +47,11 @@ class Entry:
     slow: bool = False
     compiles: bool = False
 
+    @property
+    def is_optional(self) -> bool:
+        """Whether it is skipped when time runs out."""
+        return self.slow or self.library == "adasplash"
+
     def alpha_of(self, head: int) -> float:
         return self.alpha[head] if isinstance(self.alpha, tuple) else self.alpha
 
@@ -59,11 +64,15 @@ def _softmax(backend: SDPBackend) -> Function:
     return run
 
 
+@cache
+def _by_head(alpha: tuple[float, ...], device: torch.device) -> Tensor:
+    """Kept, since a copy to the GPU would wait for it."""
+    return torch.tensor(alpha, device=device)[:, None, None]
+
+
 def _entmax(alpha: float | tuple[float, ...], weights: bool = False) -> Function:
     def run(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
-        given = alpha
-        if isinstance(given, tuple):
-            given = torch.tensor(given, device=query.device)[:, None, None]
+        given = _by_head(alpha, query.device) if isinstance(alpha, tuple) else alpha
         found = attention(query, key, value, fenchel.Entmax(given), causal=causal, weights=weights)
         return found[0] if isinstance(found, tuple) else found
 

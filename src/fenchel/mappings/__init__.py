@@ -20,7 +20,7 @@ from ._registry import examples, get, names
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-with torch.enable_grad():
+with torch.inference_mode(False), torch.enable_grad():
     _scores = torch.zeros(1, dtype=torch.float32, device="cpu", requires_grad=True)
     _binding.register_node(get("softmax")(_scores))
 
