@@ -99,6 +99,14 @@ def test_what_is_hidden_does_not_matter(bad: float) -> None:
     torch.testing.assert_close(first, value[:, 0])
 
 
+def test_under_another_default_device() -> None:
+    inputs = vectors(2)
+    expected = attention(*inputs, "entmax", causal=True)
+    with torch.device("meta"):
+        found = attention(*inputs, "entmax", causal=True)
+    torch.testing.assert_close(found, expected)
+
+
 def test_who_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     query, key, value = inputs = vectors(2, 2)
     assert is_direct(monkeypatch, *inputs, "entmax")

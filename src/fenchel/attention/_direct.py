@@ -69,7 +69,9 @@ def _is_finite(x: Tensor) -> bool:
 
 
 def _products(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """scale · query keyᵀ, by one operation."""
+    """scale · query keyᵀ."""
+    if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad):
+        return (query @ key.mT).mul_(scale)  # backward scales the scores' gradient, the smallest
     *batch, num_queries, size = query.shape
     num_keys = key.shape[-2]
     rows, columns = query.reshape(-1, num_queries, size), key.reshape(-1, num_keys, size)
@@ -80,7 +82,8 @@ def _products(query: Tensor, key: Tensor, scale: float) -> Tensor:
 def _later(causal: bool | str, num_queries: int, num_keys: int) -> Tensor:
     """The keys that each query does not see, (T, S)."""
     place = num_keys - num_queries if causal == "lower_right" else 0
-    return torch.ones(num_queries, num_keys, dtype=torch.bool).triu(place + 1)
+    whole = torch.ones(num_queries, num_keys, dtype=torch.bool, device="cpu")
+    return whole.triu(place + 1)
 
 
 def direct_attention(
