@@ -4,7 +4,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?= -n auto --maxprocesses=8
 BENCH ?= mappings
-GPU_BENCH ?= gpu_calls gpu_mappings gpu_losses gpu_linear_loss gpu_seq2seq
+GPU_BENCH ?= gpu_calls gpu_mappings gpu_losses gpu_linear_loss gpu_attention gpu_seq2seq
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -119,3 +119,13 @@ def test_import_needs_no_matplotlib() -> None:
         "import sys; sys.modules['matplotlib'] = None; import fenchel, fenchel.plots, fenchel.cli"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_import_in_inference_mode() -> None:
+    code = """
+import torch
+with torch.inference_mode():
+    import fenchel
+    fenchel.entmax(torch.zeros(2))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -78,6 +78,12 @@ CASES = {
             gpu=True,
         ),
         Case(
+            "gpu_attention",
+            "Attention with entmax on a GPU, bfloat16, as multiples of cuDNN's softmax attention.",
+            gpu=True,
+            pivot_by=("pass", "shape", "keys", "queries"),
+        ),
+        Case(
             "gpu_seq2seq",
             "Training steps of an LSTM model on a GPU, target words per second, as multiples of "
             "softmax's.",

@@ -125,8 +125,15 @@ def check_real(
         value = value[bad].flatten()[0].item()
     elif isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`{name}` must be a number or a torch.Tensor, got {type_name(value)}.")
-    elif minimum <= float(value) <= maximum and float(value) > above and math.isfinite(value):
-        return
+    else:
+        try:
+            value = float(value)
+        except OverflowError:
+            raise ValueError(
+                f"`{name}` must fit into a float, got a larger {type_name(value)}."
+            ) from None
+        if minimum <= value <= maximum and above < value < math.inf and value > -math.inf:
+            return
     bounds = [
         "" if math.isfinite(value) else "finite",
         f"at least {minimum:g}" if minimum > -math.inf else "",

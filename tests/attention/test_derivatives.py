@@ -216,3 +216,15 @@ def test_autocast(mapping: str, way: str) -> None:
         assert new.dtype == torch.float32
         if way != "dense":
             assert torch.equal(new, old)
+
+
+HIDDEN = torch.tensor([[True, False, True, False], [False] * 4, [True] * 4])
+
+
+@pytest.mark.parametrize("mask", [HIDDEN, torch.where(HIDDEN, 0.5, -torch.inf).double()])
+def test_gamma_has_its_gradient_where_keys_are_hidden(way: str, mask: Tensor) -> None:
+    inputs = [x.detach() for x in small()]
+    gamma = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda gamma: attention(*inputs, Entmax(1.5, gamma=gamma), mask), (gamma,)
+    )

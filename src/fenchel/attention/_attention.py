@@ -16,6 +16,7 @@ from ._arguments import inputs_of, pattern_of
 from ._blocks import attention_in_blocks
 from ._checks import check_mask, check_pattern, check_vectors
 from ._dense import dense
+from ._direct import direct_attention
 from ._fused import fused_attention, is_fused
 from ._problem import Inputs, Layout, Setting, is_autocast, without_autocast
 
@@ -101,17 +102,26 @@ def attention(
     References: niculae2017regularized, peters2019sparse.
     """
     mapping = resolve(mapping)
+    has_lengths = query_lengths is not None or key_lengths is not None
+    is_plain = not has_lengths and window is cu_seqlens_q is cu_seqlens_k is alibi is sinks is None
+    if (
+        is_plain
+        and type(softcap) is type(dropout) is float
+        and softcap == dropout == 0
+        and (weights or type(mapping) is not Softmax)
+    ):
+        pair = direct_attention(query, key, value, mapping, mask, scale, causal)
+        if pair is not None:
+            return pair if weights else pair[0]
     check_pattern(causal, window)
     _checks.check_number("dropout", dropout, minimum=0, maximum=1)
     _checks.check_number("softcap", softcap, minimum=0)
     if scale is not None:
         _checks.check_real("scale", scale)
-    has_lengths = query_lengths is not None or key_lengths is not None
     layout = check_vectors(query, key, value, has_lengths)
     if mask is not None:
         check_mask(mask, (*layout.batch, query.shape[-2], key.shape[-2]), query)
-    others = (window, query_lengths, key_lengths, cu_seqlens_q, cu_seqlens_k, alibi, sinks)
-    if not weights and softcap == 0 and all(other is None for other in others):
+    if is_plain and softcap == 0 and not weights:
         found = _by_torch(query, key, value, mapping, mask, scale, causal, dropout, layout)
         if found is not None:
             return found

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
+from .._checks import HALF
+from ..mappings._gamma import divided
 from ..ops.attention.dropout import by_index
 from ..ops.attention.reference import allowed, mean, scores, visible
 from ._problem import Inputs, Setting, without_autocast
@@ -53,14 +55,7 @@ def wide(x: Tensor) -> torch.dtype:
 
 def widened(x: Tensor) -> Tensor:
     """A tensor in the type that it is computed in."""
-    return x.to(wide(x))
-
-
-def _divided(z: Tensor, gamma: Tensor, seen: Tensor | None) -> Tensor:
-    """z / γ. The gradient in γ of a score of −inf would be NaN."""
-    if seen is None:
-        return z / gamma
-    return (z.masked_fill(~seen, 0.0) / gamma).masked_fill(~seen, -torch.inf)
+    return x.float() if x.dtype in HALF else x
 
 
 def attend(
@@ -77,23 +72,25 @@ def attend(
     """
     query, key, value = (widened(x) for x in inputs[:3])
     pattern, sinks = setting.pattern, inputs.sinks
-    places = torch.arange(block.keys.start, block.keys.stop, device=key.device)
+    places = None
+    if inputs.slopes is not None or not pattern.is_whole:
+        places = torch.arange(block.keys.start, block.keys.stop, device=key.device)
 
     def per_query(x: Tensor) -> Tensor:
         return block.part("pattern", x[:, None, None, :, None])
 
     seen = None if inputs.mask is None else allowed(inputs.mask)
-    if not pattern.is_whole:
+    if places is not None and not pattern.is_whole:
         inside = visible(per_query(pattern.starts), per_query(pattern.stops), places)
         seen = inside if seen is None else inside & seen
     distance = None
-    if inputs.slopes is not None:
+    if places is not None and inputs.slopes is not None:
         distance = (per_query(pattern.diagonal) - places).abs()
     scale = setting.scale if inputs.scale is None else inputs.scale
     z = scores(query, key, seen, distance, scale, inputs.slopes, inputs.mask, setting.softcap)
     if inputs.gamma is not None:
         gamma = torch.where(inputs.gamma > 0, inputs.gamma, torch.nan)
-        z = _divided(z, gamma, seen)
+        z = divided(z, gamma)
         sinks = None if sinks is None else sinks / gamma
     if sinks is not None:
         z = torch.cat([z, sinks.to(z.dtype).expand(*z.shape[:-1], 1)], -1)

@@ -89,12 +89,12 @@ def pattern(
 
     left, right = sides(causal, window)
     place = torch.arange(num_queries, dtype=torch.int32, device=device)[None]
-    first, count = whole(0), whole(num_queries)
     low, high = whole(0), whole(num_keys)
     is_fixed = query_lengths is None and key_lengths is None and query_offsets is None
     if is_fixed and left is None and right is None:
         everything = (-num_queries, num_keys)
         return Pattern(low.expand_as(place), high.expand_as(place), place, num_keys, everything)
+    first, count = low, whole(num_queries)
     if query_offsets is not None and key_offsets is not None:
         queries, keys = bounded(query_offsets, num_queries), bounded(key_offsets, num_keys)
         # Queries behind the last sequence belong to one more, which is empty.
