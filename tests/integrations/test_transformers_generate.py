@@ -11,9 +11,10 @@ from torch import Tensor
 pytest.importorskip("transformers")
 
 from tiny_models import DECODERS, TRUTH, build, register_truth, tokens
-from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
+from transformers import CompileConfig, ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
+from transformers.generation.continuous_batching import continuous_api
 
-from fenchel.integrations.transformers import register
+from fenchel.integrations.transformers import learn_alpha, register
 
 NEW = 8
 PROMPTS = [[5, 9, 3, 8, 2, 7, 1], [11, 4], [6, 6, 20, 13, 2]]
@@ -78,6 +79,17 @@ def test_beams() -> None:
     assert found.tolist() == expected.tolist()
 
 
+def test_compiled_steps_with_a_static_cache() -> None:
+    torch._dynamo.reset()
+    model = build("llama", "fenchel_entmax")
+    expected, _ = generate(build("llama", TRUTH), use_cache=False)
+    config = CompileConfig(backend="aot_eager", mode=None, fullgraph=True)  # type: ignore[arg-type]
+    config._compile_all_devices = True  # type: ignore[assignment]
+    found, _ = generate(model, cache_implementation="static", compile_config=config)
+    assert found.tolist() == expected.tolist()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
 def in_continuous_batches(model: PreTrainedModel) -> list[list[int]]:
     generation = GenerationConfig(
         do_sample=False, max_new_tokens=NEW, eos_token_id=-1, pad_token_id=0
@@ -101,12 +113,32 @@ def one_by_one(model: PreTrainedModel) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt_oss"])
-def test_continuous_batching_is_sparse(family: str) -> None:
+def test_continuous_batching_is_sparse(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where transformers prefers another implementation for it."""
+    monkeypatch.setattr(continuous_api, "is_flash_attn_3_available", lambda **_: True)
     expected = one_by_one(build(family, TRUTH))
     assert expected != one_by_one(build(family, "eager"))
     model = build(family, "fenchel_entmax")
     assert in_continuous_batches(model) == expected
     assert model.config._attn_implementation == "fenchel_entmax"
+
+
+def test_continuous_batching_of_other_implementations_is_as_before() -> None:
+    expected = one_by_one(build("llama", "eager"))
+    model = build("llama", "eager")
+    assert in_continuous_batches(model) == expected
+    with pytest.raises(ValueError, match="is not supported for continuous batching"):
+        in_continuous_batches(build("llama", TRUTH))
+
+
+def test_continuous_batching_with_a_learned_alpha() -> None:
+    register_truth(1.2)
+    expected = one_by_one(build("llama", TRUTH))
+    softmax = build("llama", "eager")
+    softmax.set_attn_implementation("fenchel_entmax")
+    model = learn_alpha(type(softmax), 1.2)(softmax.config).eval()
+    model.load_state_dict(softmax.state_dict(), strict=False)
+    assert in_continuous_batches(model) == one_by_one(model) == expected
 
 
 def test_continuous_batching_by_the_paged_name() -> None:

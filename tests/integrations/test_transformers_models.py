@@ -14,7 +14,8 @@ from tiny_models import DECODERS, FAMILIES, TRUTH, build, register_truth, tokens
 from transformers import PreTrainedModel
 
 from fenchel import Entmax
-from fenchel.integrations.transformers import register
+from fenchel.attention import attention
+from fenchel.integrations.transformers import _attention, register
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +122,24 @@ def test_packed_rows_of_a_batch() -> None:
     torch.testing.assert_close(found.logits, truth.logits, rtol=1e-4, atol=1e-4)
     for ours, theirs in zip(found.attentions, truth.attentions, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", DECODERS)
+@pytest.mark.parametrize("inputs", ["none", "right", "packed"])
+def test_no_mask_is_written_out(family: str, inputs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    masks: list[Tensor | None] = []
+
+    def spy(query: Any, key: Any, value: Any, mapping: Any, mask: Any, *rest: Any, **named: Any):
+        masks.append(mask)
+        return attention(query, key, value, mapping, mask, *rest, **named)
+
+    monkeypatch.setattr(_attention, "attention", spy)
+    ids = tokens(3, 9)
+    options: dict[str, Any] = {"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4, 5]])}
+    if inputs != "packed":
+        options = {"attention_mask": padding(ids, inputs)}
+    build(family, "fenchel_entmax")(ids, use_cache=False, **options)
+    assert masks == [None, None]
 
 
 def test_a_mask_of_four_dimensions_is_taken_as_it_is() -> None:

@@ -127,6 +127,12 @@ def test_learned_alpha_of_other_families(family: str) -> None:
     assert all(bool((logit.grad != 0).any()) for logit in alphas(model).values())
 
 
+def test_weights_of_a_learned_alpha() -> None:
+    found = learned_llama(1.9)(tokens(1, 6), output_attentions=True).attentions
+    assert len(found) == 2
+    assert bool((found[0] == 0).any())
+
+
 def test_a_learned_alpha_is_saved_and_loaded(tmp_path: Path) -> None:
     model, ids = learned_llama(), tokens(1, 6)
     with torch.no_grad():
@@ -173,7 +179,10 @@ def test_a_learned_alpha_needs_entmax() -> None:
         model(tokens(1, 4))
 
 
-@pytest.mark.parametrize(("family", "side"), [("llama", None), ("mistral", "left"), ("t5", None)])
+@pytest.mark.parametrize(
+    ("family", "side"),
+    [("llama", None), ("mistral", "left"), pytest.param("t5", None, marks=pytest.mark.slow)],
+)
 def test_compile(family: str, side: str | None) -> None:
     torch._dynamo.reset()
     model, ids = build(family, NAME), tokens(2, 9)

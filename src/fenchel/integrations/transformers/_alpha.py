@@ -52,11 +52,11 @@ def learn_alpha(model_class: type[Model], alpha: float = 1.5) -> type[Model]:
     base: Any = model_class
 
     class LearnedAlpha(base):
-        _keep_in_fp32_modules_strict = [*(base._keep_in_fp32_modules_strict or ()), "alpha_logit"]
-        _keys_to_ignore_on_load_missing = [
+        _keep_in_fp32_modules_strict = (*(base._keep_in_fp32_modules_strict or ()), "alpha_logit")
+        _keys_to_ignore_on_load_missing = (
             *(base._keys_to_ignore_on_load_missing or ()),
             r"alpha_logit$",
-        ]
+        )
 
         def __init__(self, *inputs: Any, **options: Any) -> None:
             super().__init__(*inputs, **options)
