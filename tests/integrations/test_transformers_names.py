@@ -198,3 +198,19 @@ def test_compile(family: str, side: str | None) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     found.square().sum().backward()
     assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.slow
+def test_a_tensor_of_alpha_changes_without_another_compilation() -> None:
+    torch._dynamo.reset()
+    alpha, ids = torch.tensor(1.1), tokens(2, 8)
+    register("fenchel_moving", Entmax(alpha))
+    model = build("llama", "fenchel_moving")
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for number in (1.1, 1.5, 1.9):
+        alpha.fill_(number)
+        register_truth(number)
+        expected = build("llama", TRUTH)(ids).logits
+        found = compiled(ids, use_cache=False).logits
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
