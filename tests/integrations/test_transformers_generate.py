@@ -81,6 +81,7 @@ def test_beams() -> None:
 
 def test_compiled_steps_with_a_static_cache() -> None:
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     model = build("llama", "fenchel_entmax")
     expected, _ = generate(build("llama", TRUTH), use_cache=False)
     config = CompileConfig(backend="aot_eager", mode=None, fullgraph=True)  # type: ignore[arg-type]

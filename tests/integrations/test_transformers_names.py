@@ -203,6 +203,7 @@ def test_compile(family: str, side: str | None) -> None:
 @pytest.mark.slow
 def test_a_tensor_of_alpha_changes_without_another_compilation() -> None:
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     alpha, ids = torch.tensor(1.1), tokens(2, 8)
     register("fenchel_moving", Entmax(alpha))
     model = build("llama", "fenchel_moving")
