@@ -28,7 +28,7 @@ LAYERS = (
     ("structures", "nn"),
     ("losses", "attention"),
     ("latent",),
-    ("seq2seq", "plots", "compat", "testing"),
+    ("seq2seq", "plots", "integrations", "compat", "testing"),
     ("cli",),
     ("__init__", "__main__"),
 )
@@ -54,6 +54,7 @@ HOMES = {
     "safetensors": {"seq2seq"},
     "sentencepiece": {"seq2seq"},
     "tensorboardX": {"seq2seq"},
+    "transformers": {"integrations"},
     "yaml": {"seq2seq"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -46,6 +46,7 @@ def test_all_public_packages_are_documented() -> None:
         "fenchel.plots",
         "fenchel.seq2seq",
         "fenchel.compat.entmax",
+        "fenchel.integrations.transformers",
     }
 
 

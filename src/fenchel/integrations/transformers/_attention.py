@@ -1,0 +1,143 @@
+"""Attention as the models of transformers call it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...attention import attention
+from ...mappings import AbstractMapping
+from ...mappings._entmax import Entmax
+from ...mappings._softmax import Softmax
+from ._alpha import with_learned_alpha
+
+_NOT_GIVEN: Any = object()
+
+
+def attention_with(mapping: AbstractMapping) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """Attention with this mapping, as `AttentionInterface` registers it."""
+    fixed = mapping
+    if isinstance(mapping, Entmax) and not isinstance(mapping.alpha, Tensor) and mapping.alpha == 1:
+        fixed = Softmax(gamma=mapping.gamma)  # the same, and torch has kernels for it
+
+    def forward(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        dropout: float = 0.0,
+        scaling: float | None = None,
+        is_causal: bool | None = None,
+        sliding_window: int | None = _NOT_GIVEN,
+        softcap: float | None = None,
+        s_aux: Tensor | None = None,
+        position_bias: Tensor | None = None,
+        cache: Any = None,
+        output_attentions: bool | None = None,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The outputs (B, T, H, E), and the weights (B, H, T, S) if they are asked for.
+
+        Args:
+            module: the layer of attention.
+            query: (B, H, T, D).
+            key, value: (B, G, S, D) and (B, G, S, E).
+            attention_mask: from `light_mask`, or one of four dimensions that a user gave.
+            dropout, scaling, softcap: as for `attention`.
+            is_causal: if not given, the module knows.
+            sliding_window: how many keys a query sees, with its own.
+            s_aux: (H,), sinks.
+            position_bias: broadcasts to (B, H, T, S), added to the scores.
+            cache: that of continuous batching, which keeps keys and values.
+            output_attentions: whether the weights are wanted; if not given, the module knows.
+            options: what else a model passes on. Packed sequences are in `cu_seq_lens_q` and
+                `cu_seq_lens_k`.
+        """
+        rows, mask, causal = query.shape[0], attention_mask, "lower_right"
+        pattern: dict[str, Any] = {}
+        if cache is not None:
+            key, value = cache.update(key, value, module.layer_idx, options)
+            mask = None
+        is_whole = mask is not None and (mask.shape[2] > 1 or query.shape[2] == 1)
+        if mask is not None and mask.dtype == torch.int32:
+            numbers, is_whole = mask.flatten(), False
+            if mask.shape[2] == 1:
+                pattern["key_lengths"], causal = numbers, "upper_left"
+            elif options.get("cu_seq_lens_q") is None:
+                pattern["cu_seqlens_q"] = numbers
+                query, key, value = (_in_one_row(x) for x in (query, key, value))
+            mask = None
+        if options.get("cu_seq_lens_q") is not None:
+            pattern["cu_seqlens_q"] = options["cu_seq_lens_q"]
+            pattern["cu_seqlens_k"] = options["cu_seq_lens_k"]
+        if mask is not None:
+            key, value = key[:, :, : mask.shape[-1]], value[:, :, : mask.shape[-1]]
+        if not is_whole and _is_causal(module, is_causal):
+            pattern.update(causal=causal, window=_window(module, sliding_window))
+        if output_attentions is None:
+            output_attentions = getattr(_config(module), "output_attentions", False)
+        found = attention(
+            query,
+            key,
+            value,
+            with_learned_alpha(module, mapping) or fixed,
+            _with_bias(mask, position_bias, key.shape[2]),
+            scaling,
+            softcap=softcap or 0.0,
+            sinks=s_aux,
+            dropout=dropout,
+            weights=bool(output_attentions),
+            **pattern,
+        )
+        output, weights = found if isinstance(found, tuple) else (found, None)
+        if output.shape[0] != rows:
+            output = output[0].unflatten(1, (rows, -1)).transpose(0, 1)
+            weights = None if weights is None else _inside_rows(weights, rows)
+        return output.transpose(1, 2).contiguous(), weights
+
+    return forward
+
+
+def _config(module: nn.Module) -> Any:
+    return getattr(module, "config", None)
+
+
+def _is_causal(module: nn.Module, is_causal: bool | None) -> bool:
+    if is_causal is not None:
+        return is_causal
+    return getattr(module, "is_causal", True) and getattr(_config(module), "is_causal", True)
+
+
+def _window(module: nn.Module, sliding_window: int | None) -> int | None:
+    """The window of a layer. A few models do not pass it on; then it is that of their masks."""
+    if sliding_window is not _NOT_GIVEN:
+        return sliding_window
+    layers = getattr(_config(module), "layer_types", None)
+    if layers is not None and layers[module.layer_idx] != "sliding_attention":
+        return None
+    return getattr(_config(module), "sliding_window", None)
+
+
+def _with_bias(mask: Tensor | None, bias: Tensor | None, width: int) -> Tensor | None:
+    """One mask from what hides keys and what is added to scores."""
+    if bias is None:
+        return mask
+    bias = bias[..., :width]
+    if mask is None:
+        return bias
+    return bias.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else bias + mask
+
+
+def _in_one_row(x: Tensor) -> Tensor:
+    """(B, H, T, D) as (1, H, B·T, D)."""
+    return x.transpose(0, 1).flatten(1, 2)[None]
+
+
+def _inside_rows(weights: Tensor, rows: int) -> Tensor:
+    """Of the weights (1, H, B·T, B·T) those inside each row, (B, H, T, T)."""
+    blocks = weights[0].unflatten(-1, (rows, -1)).unflatten(1, (rows, -1))  # (H, B, T, B, T)
+    return blocks.diagonal(dim1=1, dim2=3).permute(3, 0, 1, 2)

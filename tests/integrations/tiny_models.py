@@ -1,0 +1,171 @@
+"""Small random models of each family, and attention with every score and mask written out, from
+which the truth is computed: nothing in it is fenchel's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import entmax
+import torch
+import transformers
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import eager_mask
+
+TRUTH = "written_out"
+VOCABULARY = 29
+SHARED: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 12,
+    "initializer_range": 0.6,  # scores so far apart that entmax is sparse
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "tie_word_embeddings": False,
+    "eos_token_id": None,
+}
+DECODER = {**SHARED, "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 64}
+MIXED = ["sliding_attention", "full_attention"]
+
+
+def llama() -> PreTrainedModel:
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**DECODER))
+
+
+def qwen2() -> PreTrainedModel:
+    options = {"use_sliding_window": True, "sliding_window": 4, "layer_types": MIXED[::-1]}
+    return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**DECODER, **options))
+
+
+def qwen3() -> PreTrainedModel:
+    return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**DECODER))
+
+
+def qwen2_moe() -> PreTrainedModel:
+    """It does not pass its window on to attention."""
+    options = {
+        "use_sliding_window": True,
+        "sliding_window": 4,
+        "layer_types": MIXED,
+        "num_experts": 2,
+        "num_experts_per_tok": 1,
+        "moe_intermediate_size": 8,
+        "shared_expert_intermediate_size": 8,
+    }
+    return transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(**DECODER, **options))
+
+
+def mistral() -> PreTrainedModel:
+    return transformers.MistralForCausalLM(transformers.MistralConfig(**DECODER, sliding_window=4))
+
+
+def gemma2() -> PreTrainedModel:
+    options = {"sliding_window": 4, "layer_types": MIXED, "attn_logit_softcapping": 1.5}
+    return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**DECODER, **options))
+
+
+def gpt_oss() -> PreTrainedModel:
+    options = {
+        "sliding_window": 4,
+        "layer_types": MIXED,
+        "num_local_experts": 2,
+        "num_experts_per_tok": 1,
+        "experts_implementation": "eager",
+    }
+    model = transformers.GptOssForCausalLM(transformers.GptOssConfig(**DECODER, **options))
+    for name, parameter in model.named_parameters():
+        if name.endswith("sinks"):
+            torch.nn.init.normal_(parameter)
+    return model
+
+
+def bert() -> PreTrainedModel:
+    options = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return transformers.BertForMaskedLM(transformers.BertConfig(**SHARED, **options))
+
+
+def t5() -> PreTrainedModel:
+    config = transformers.T5Config(
+        vocab_size=VOCABULARY,
+        d_model=16,
+        d_kv=4,
+        d_ff=12,
+        num_layers=2,
+        num_heads=4,
+        dropout_rate=0.0,
+        relative_attention_num_buckets=8,
+        relative_attention_max_distance=10,
+        decoder_start_token_id=0,
+        pad_token_id=0,
+        eos_token_id=None,
+    )
+    model = transformers.T5ForConditionalGeneration(config)
+    for name, parameter in model.named_parameters():
+        if name.endswith((".q.weight", "relative_attention_bias.weight")):
+            torch.nn.init.normal_(parameter, std=0.6)
+    return model
+
+
+DECODERS: dict[str, Callable[[], PreTrainedModel]] = {
+    make.__name__: make for make in (llama, qwen2, qwen3, qwen2_moe, mistral, gemma2, gpt_oss)
+}
+FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {**DECODERS, "bert": bert, "t5": t5}
+
+
+def build(family: str, implementation: str) -> PreTrainedModel:
+    """The same random model for each implementation, to be evaluated."""
+    torch.manual_seed(1)
+    model = FAMILIES[family]().eval()
+    model.set_attn_implementation(implementation)
+    return model
+
+
+def tokens(rows: int, length: int) -> Tensor:
+    torch.manual_seed(2)
+    return torch.randint(1, VOCABULARY, (rows, length))
+
+
+def truth_with(alpha: float | Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Entmax attention by the book: in float64, with a bisection of another package."""
+
+    def forward(
+        module: torch.nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float,
+        softcap: float | None = None,
+        s_aux: Tensor | None = None,
+        position_bias: Tensor | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, Tensor]:
+        query, key, value = (x.double() for x in (query, key, value))
+        key, value = (
+            x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value)
+        )
+        scores = scaling * query @ key.mT
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        if position_bias is not None:
+            scores = scores + position_bias
+        if attention_mask is not None:
+            scores = scores + attention_mask.clamp(min=-1e4)  # a row may have nothing else
+        if s_aux is not None:
+            sinks = s_aux.double()[None, :, None, None].expand(*scores.shape[:-1], 1)
+            scores = torch.cat([scores, sinks], -1)
+        weights: Any = entmax.entmax_bisect(scores, alpha, n_iter=60)
+        weights = weights[..., : key.shape[2]]
+        output = (weights @ value).transpose(1, 2)
+        dtype = torch.get_default_dtype()
+        return output.to(dtype), weights.to(dtype)
+
+    return forward
+
+
+def register_truth(alpha: float | Tensor = 1.5) -> None:
+    AttentionInterface.register(TRUTH, truth_with(alpha))
+    AttentionMaskInterface.register(TRUTH, eager_mask)
