@@ -7,7 +7,7 @@ from .._triton.launcher import Launches
 from .sizes import cap_of, kept_parts, kept_size
 from .triton_dense import Tiles, dense_backward_keys, dense_backward_queries, dense_forward
 from .triton_problem import Problem, contiguous
-from .triton_sparse import Plan, sparse_backward, sparse_forward
+from .triton_sparse import Plan, choose_plan, sparse_backward, sparse_forward
 
 
 def _cap(query: Tensor, key: Tensor, mask: Tensor | None, way: Tiles | Plan | None) -> int:
@@ -41,7 +41,8 @@ def attention(
     state = query.new_empty(kept_size(query, key, value, cap), dtype=torch.float32)
     if cap:
         kept = kept_parts(state, query, key, value, cap)
-        sparse_forward(problem, output, tau, kept, way if isinstance(way, Plan) else Plan())
+        plan = way if isinstance(way, Plan) else choose_plan(problem)
+        sparse_forward(problem, output, tau, kept, plan)
     elif shape.numel():
         launches, tiles = Launches(), way if isinstance(way, Tiles) else None
         dense_forward(launches, problem, output, tau, state, tiles=tiles)
@@ -77,7 +78,7 @@ def attention_backward(
     cap = _cap(query, key, mask, way)
     if cap:
         kept = kept_parts(state, query, key, value, cap)
-        plan = way if isinstance(way, Plan) else Plan()
+        plan = way if isinstance(way, Plan) else choose_plan(problem)
         sparse_backward(
             problem, grad, output, kept, query_grad, key_grad, value_grad, rows, needs, plan
         )
@@ -86,7 +87,7 @@ def attention_backward(
     mean = query.new_empty(shape, dtype=torch.float32)
     if shape.numel():
         dense_backward_queries(
-            launches, problem, grad, state, mean, query_grad, rows, needs, tiles=tiles
+            launches, problem, grad, output, state, mean, query_grad, rows, needs, tiles=tiles
         )
     if problem.batch * problem.groups * problem.keys:
         dense_backward_keys(launches, problem, grad, state, mean, key_grad, value_grad, tiles=tiles)

@@ -81,8 +81,8 @@ def dense_forward(
 
 
 def dense_backward_queries(
-    launches: Launches, problem: Problem, grad: Tensor, state: Tensor, mean: Tensor,
-    query_grad: Tensor, rows: Tensor, needs: int, dense: Tensor | None = None,
+    launches: Launches, problem: Problem, grad: Tensor, output: Tensor, state: Tensor,
+    mean: Tensor, query_grad: Tensor, rows: Tensor, needs: int, dense: Tensor | None = None,
     tiles: Tiles | None = None,
 ) -> None:  # fmt: skip
     """The gradients of the queries and of their parameters, and the means Σ w dp / Σ w."""
@@ -90,7 +90,8 @@ def dense_backward_queries(
     grid = (triton.cdiv(problem.queries, of.queries) * problem.all_heads,)
     launches.add(
         problem.launcher(attention_backward_query_kernel, **of.options(), NEEDS=needs),
-        grid, *problem.vectors, *problem.pointers, grad, state, mean, query_grad, rows, dense,
+        grid, *problem.vectors, *problem.pointers, grad, state, output, mean, query_grad, rows,
+        dense,
         *problem.numbers, *problem.sizes, *grad.stride()[:3],
     )  # fmt: skip
 

@@ -50,12 +50,21 @@ class Plan(NamedTuple):
     """Of marks and such lists at a time."""
     bound: tuple[int, int, int] = (64, 4, 3)
     mark: tuple[int, int, int] = (64, 4, 3)
-    rows: tuple[tuple[int, int, int, int], ...] = ((64, 8, 2, 1), (128, 8, 4, 8))
+    rows: tuple[tuple[int, int, int, int], ...] = ((64, 8, 2, 1), (128, 8, 4, 16))
     """Candidates in a tile, tiles, warps, and groups that a program looks at, for short lists and
     for the rare longer ones."""
     back: tuple[int, int, int] = (64, 2, 2)
     keys: tuple[int, int, int] = (64, 4, 3)
     words: int = 128
+
+
+def choose_plan(problem: Problem) -> Plan:
+    """The plan by the bytes of the longest vector, and the number of queries."""
+    width = triton.next_power_of_2(problem.widest) * problem.query.dtype.itemsize
+    if width <= 128:
+        short = (32, 1, 3)
+        return Plan(back=short, keys=short if problem.queries <= 8192 else Plan().keys)
+    return Plan() if width <= 256 else Plan(keys=(64, 4, 2))
 
 
 def _words(problem: Problem) -> int:
@@ -161,9 +170,10 @@ def sparse_backward(
     """Writes all gradients."""
     launches, state, kind = Launches(), lists.rows, _listed_kind(problem)
     mean = grad.new_empty(problem.query.shape[:-1], dtype=torch.float32)
-    dense = problem, grad, state, mean
-    dense_backward_queries(launches, *dense, query_grad, rows, needs, lists.dense)
-    dense_backward_keys(launches, *dense, key_grad, value_grad, lists.whole)
+    dense_backward_queries(
+        launches, problem, grad, output, state, mean, query_grad, rows, needs, lists.dense
+    )
+    dense_backward_keys(launches, problem, grad, state, mean, key_grad, value_grad, lists.whole)
     blocks, words = triton.cdiv(problem.keys, KEYS), triton.cdiv(problem.queries, 32)
     share, room = problem.heads // problem.groups, plan.pairs * problem.queries
     turns = _heads_at_a_time(blocks * words + room, problem.all_heads, share, plan)
