@@ -212,7 +212,8 @@ def test_hard_rows() -> None:
     query[:, :, 200:210] *= 20
     key[:, 0, 1000:3000] = key[:, 0, 1000:1001]
     inputs = [x.requires_grad_() for x in (query, key, value)]
-    compare(inputs, 1.5, {}, 1e-4, 1e-4)
+    # The 2000 equal keys magnify what a threshold in float32 rounds.
+    compare(inputs, 1.5, {}, 1e-4, 5e-4)
     with torch.no_grad():
         key[0, 0, 4000] = torch.nan
         output = attention(*inputs, "entmax", causal="lower_right")
