@@ -90,11 +90,11 @@ class Case:
         return dense.attention(*first, None, None, softcap, 0.0)[0]
 
     def by_reference(self) -> tuple[Tensor, Tensor]:
-        *given, softcap = self.arguments(torch.float64)
-        return reference.cached_attention(*given, softcap)
+        given: list[Any] = self.arguments(torch.float64)
+        return reference.cached_attention(*given)
 
     def by_triton(self, plan: Plan = SMALL) -> tuple[Tensor, Tensor]:
-        given = [x.to(DEVICE) if isinstance(x, Tensor) else x for x in self.arguments()]
+        given: list[Any] = [x.to(DEVICE) if isinstance(x, Tensor) else x for x in self.arguments()]
         output, pages = by_triton(*given, plan=plan)
         return output.cpu(), pages.cpu()
 

@@ -22,7 +22,7 @@ from ._dense import widened
 from ._fused import FUSED_TYPES, operator_arguments, takes_mapping
 from ._problem import Inputs, Layout, Setting, is_autocast
 
-MIN_PAGES = 64
+MIN_PAGES = 256
 """With fewer pages all keys are read at once, on a CPU."""
 
 
@@ -60,11 +60,11 @@ def attend(
     Raises:
         TypeError, ValueError: as for `attention`.
 
-    >>> keys = torch.eye(8).repeat_interleave(1000, 0)[None, None]  # eight clusters
+    >>> keys = torch.eye(8).repeat_interleave(2048, 0)[None, None]  # eight clusters
     >>> cache = KeysValues(keys, keys)
     >>> output, read = attend(8 * keys[..., :1, :], cache, "sparsemax", scale=1.0, pages=True)
     >>> read.item(), cache.length // 64
-    (16, 125)
+    (32, 256)
     """
     mapping = resolve(mapping)
     if not isinstance(memory, KeysValues):

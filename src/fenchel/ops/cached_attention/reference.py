@@ -21,7 +21,8 @@ FIRST = 8
 GROWTH = 4
 """How many times as many are read, at most, as were before."""
 SHARE = 0.25
-"""From this share of the pages on, reading all of them at once is faster."""
+"""From this share of the pages on, reading all of them at once is faster. It is so, too, if the
+first ones leave twice as many."""
 
 
 class Rows(NamedTuple):
@@ -133,6 +134,8 @@ def attend_by_pages(
         read, needed = wanted, _needed(upper, tau, order)
         if needed <= read:
             return mean(p, _pages(value, order[..., :read], query.dtype), seen), read
+        if needed > 2 * SHARE * count:
+            break
         wanted = min(needed, GROWTH * read)
     return None
 
