@@ -229,3 +229,18 @@ def test_errors_name_the_argument() -> None:
         attend(queries(heads=3), cache, "entmax")
     with pytest.raises(ValueError, match="`key_lengths` must be from 0 to 2553"):
         attend(queries(), cache, "entmax", key_lengths=torch.tensor([1, 3000]))
+
+
+@pytest.mark.usefixtures("few_pages")
+def test_autocast() -> None:
+    cache, query = clusters(dtype=torch.bfloat16), queries(dtype=torch.bfloat16)
+    want = attend(query, cache, "sparsemax", scale=2.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, pages = attend(query, cache, "sparsemax", scale=2.0, pages=True)
+        whole = attend(
+            query.float(), KeysValues(cache.key.float(), cache.value.float()), "sparsemax"
+        )
+    assert torch.equal(found, want)
+    assert (pages < PAGES).all()
+    assert isinstance(whole, Tensor)
+    assert whole.dtype == torch.bfloat16

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import _checks
-from .._transforms import is_eager
 from ..mappings import AbstractMapping
 from ..mappings._registry import resolve
 from ..ops import attention as fused_ops
@@ -16,11 +16,12 @@ from ..ops.cached_attention import MAX_ROWS, cached_attention, num_pages
 from ..ops.cached_attention.reference import Rows, attend_by_pages
 from ._arguments import inputs_of, pattern_of
 from ._attention import attention, default_scale
-from ._cache import KeysValues
+from ._cache import KeysValues, is_followed
 from ._checks import check_pattern, check_vectors
 from ._dense import widened
 from ._fused import FUSED_TYPES, operator_arguments, takes_mapping
-from ._problem import Inputs, Layout, Setting, is_autocast
+from ._pattern import Pattern, pattern
+from ._problem import Inputs, Layout, Setting, is_autocast, without_autocast
 
 MIN_PAGES = 256
 """With fewer pages all keys are read at once, on a CPU."""
@@ -94,21 +95,46 @@ def _is_certified(
     if not isinstance(query, Tensor) or query.ndim != 4 or not takes_mapping(mapping):
         return False
     key, value = memory.key, memory.value
-    tensors = (query, key, value, *(x for x in others if isinstance(x, Tensor)))
-    wants_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     rows = query.shape[1] * query.shape[2] // max(1, key.shape[1])
     if (
-        wants_gradient
-        or not is_eager(*tensors)
-        or is_autocast(query.device)
+        is_followed((query, key, value, *(x for x in others if isinstance(x, Tensor))))
         or not 1 <= rows <= MAX_ROWS
         or not key.dtype == value.dtype == query.dtype
+        or (is_autocast(query.device) and query.dtype != _autocast_type(query))
     ):
         return False
     if query.is_cuda:
         widest = max(key.shape[3], value.shape[3])
         return fused_ops.HAS_KERNEL and query.dtype in FUSED_TYPES and widest <= fused_ops.MAX_WIDTH
     return query.is_cpu and num_pages(memory.length) >= MIN_PAGES
+
+
+def _autocast_type(query: Tensor) -> torch.dtype:
+    """The type that autocast computes in; float64 stays."""
+    wide = query.dtype == torch.float64
+    return query.dtype if wide else torch.get_autocast_dtype(query.device.type)
+
+
+def _pattern(
+    layout: Layout, query: Tensor, memory: KeysValues, causal: bool | str, window: Any,
+    key_lengths: Tensor | None,
+) -> Pattern:  # fmt: skip
+    """The intervals of keys that the queries see; layers share them where nothing else decides."""
+    if key_lengths is not None or (query.is_cuda and torch.cuda.is_current_stream_capturing()):
+        key = memory.key
+        return pattern_of(layout, query, key, causal, window, (None, key_lengths), (None, None))
+    stream = torch.cuda.current_stream(query.device).cuda_stream if query.is_cuda else 0
+    window = tuple(window) if isinstance(window, list) else window
+    return _fixed_pattern(query.shape[2], memory.length, query.device, stream, causal, window)
+
+
+@lru_cache(maxsize=32)
+def _fixed_pattern(
+    num_queries: int, num_keys: int, device: torch.device, stream: int, causal: bool | str,
+    window: int | tuple | None,
+) -> Pattern:  # fmt: skip
+    """The same for each stream, so that none waits for another."""
+    return pattern(num_queries, num_keys, device, causal=causal, window=window)
 
 
 def _certified(
@@ -130,23 +156,22 @@ def _certified(
     if scale is not None:
         _checks.check_real("scale", scale)
     layout = check_vectors(query, memory.key, memory.value, key_lengths is not None)
-    pattern = pattern_of(
-        layout, query, memory.key, causal, window, (None, key_lengths), (None, None)
-    )
-    setting = Setting(mapping, pattern, default_scale(query, scale), softcap)
-    key, value, bounds = memory.pages()
-    inputs = inputs_of(layout, query, key, value, mapping, None, scale, alibi, sinks)
-    if query.is_cpu:
-        return _by_pages(inputs, setting, bounds, layout)
-    arguments = operator_arguments(inputs, setting)
-    return cached_attention(*arguments[:3], bounds, *arguments[3:], softcap)
+    with without_autocast(query.device):
+        seen = _pattern(layout, query, memory, causal, window, key_lengths)
+        setting = Setting(mapping, seen, default_scale(query, scale), softcap)
+        key, value, bounds = memory.pages()
+        inputs = inputs_of(layout, query, key, value, mapping, None, scale, alibi, sinks)
+        if query.is_cpu:
+            return _by_pages(inputs, setting, bounds, layout)
+        arguments = operator_arguments(inputs, setting)
+        return cached_attention(*arguments[:3], bounds, *arguments[3:], softcap)
 
 
 def _by_pages(
     inputs: Inputs, setting: Setting, bounds: Tensor, layout: Layout
 ) -> tuple[Tensor, Tensor] | None:
     """The same in plain operations, in the type of the query, float32 for half precision."""
-    pattern, mapping = setting.pattern, setting.mapping
+    seen, mapping = setting.pattern, setting.mapping
     alpha = mapping.exponent if inputs.parameter is None else inputs.parameter  # type: ignore[attr-defined]
     if isinstance(alpha, Tensor) and not bool((alpha > 1).all()):
         return None
@@ -156,7 +181,7 @@ def _by_pages(
         setting.scale if inputs.scale is None else inputs.scale,
         inputs.slopes,
         inputs.sinks,
-        *(x[:, None, None, :, None] for x in (pattern.starts, pattern.stops, pattern.diagonal)),
+        *(x[:, None, None, :, None] for x in (seen.starts, seen.stops, seen.diagonal)),
     )
     key, value = inputs.key.squeeze(2), inputs.value.squeeze(2)
     found = attend_by_pages(widened(inputs.query), key, value, bounds, rows, setting.softcap)

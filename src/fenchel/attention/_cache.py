@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.jit._trace import is_tracing
 
 from .. import _checks
 from .._transforms import is_transformed
@@ -158,7 +159,7 @@ class KeysValues:
         self._check(later)
         if not self.length:
             return later
-        if _is_followed((*self._tensors, *later._tensors)):
+        if is_followed((*self._tensors, *later._tensors)):
             return KeysValues(
                 torch.cat([self.key, later.key], 2), torch.cat([self.value, later.value], 2)
             )
@@ -172,7 +173,7 @@ class KeysValues:
     def reserve(self, capacity: int) -> KeysValues:
         """The same with room for so many keys, so that `append` copies nothing until then."""
         _checks.check_size("capacity", capacity)
-        if _is_followed(self._tensors):
+        if is_followed(self._tensors):
             return self
         return KeysValues._of(self._own_room(max(capacity, self.length)), self.length)
 
@@ -180,7 +181,7 @@ class KeysValues:
         """The caches of some sequences, in the order of the index, as for a tensor; `dim` is 0."""
         if dim != 0:
             raise ValueError(f"`dim` must be 0, the dimension of the sequences; got {dim}.")
-        if self._room is None or _is_followed(self._tensors):
+        if self._room is None or is_followed(self._tensors):
             return KeysValues(self.key.index_select(0, index), self.value.index_select(0, index))
         return KeysValues._of(self._room.select(index), self.length)
 
@@ -243,12 +244,13 @@ class KeysValues:
                 )
 
 
-def _is_followed(tensors: tuple[Tensor, ...]) -> bool:
-    """Whether there is more to these tensors than their values, so that writing would lose it."""
+def is_followed(tensors: tuple[Tensor, ...]) -> bool:
+    """Whether there is more to these tensors than their values: a gradient, a graph or a trace."""
     wants_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     return (
         wants_gradient
         or torch.compiler.is_compiling()
         or is_transformed()
+        or is_tracing()
         or any(type(x) not in _PLAIN for x in tensors)
     )

@@ -7,7 +7,8 @@
 3. `page_scores_kernel` reads the keys of these pages once. It stores the scores, and the largest
    one of each page in the place of its bound.
 
-A program works for the queries of all heads that share keys, so that keys are read once.
+A program works for the queries of all heads that share keys, so that keys are read once. When a
+cache grows, kernels are not compiled again: `do_not_specialize` names what changes then.
 """
 
 import triton
@@ -60,7 +61,7 @@ def norms(b_x):
     return tl.sqrt(tl.sum(b_x * b_x, 1))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["P"])
 def page_bounds_kernel(
     p_query, p_bounds, p_starts, p_stops, p_diagonal, p_rows, p_peaks,
     alpha, gamma, scale, softcap, heads, groups, T, P, n, query_b, query_h, query_t,
@@ -138,7 +139,7 @@ def highest_page(p_peaks, P, BP: tl.constexpr):
     return tl.max(tl.where(b_best == tl.max(b_best, 0), b_page, 0), 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["P", "seeds"])
 def page_list_kernel(
     p_query, p_key, p_starts, p_stops, p_diagonal, p_rows, p_peaks, p_list, p_count,
     alpha, gamma, scale, softcap, heads, groups, T, S, P, n, query_b, query_h, query_t,
@@ -213,7 +214,7 @@ def page_list_kernel(
     tl.store(p_count + b * groups + g, count)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["P", "splits"])
 def page_scores_kernel(
     p_query, p_key, p_starts, p_stops, p_diagonal, p_rows, p_list, p_count, p_scores, p_peaks,
     alpha, gamma, scale, softcap, heads, groups, T, S, P, n, query_b, query_h, query_t,

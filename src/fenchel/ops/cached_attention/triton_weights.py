@@ -60,7 +60,7 @@ def stored_moments(
     return merge_moments(sums, sum_terms(all_terms, KIND), KIND)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["P"])
 def page_threshold_kernel(
     p_scores, p_peaks, p_rows, p_list, p_state, alpha, gamma, scale, S, P, n,
     TOLERANCE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, BP: tl.constexpr,
@@ -145,7 +145,7 @@ def load_state(p_state, o_row, n):
     return tl.load(p_state + o_row), tl.load(p_state + n + o_row), tl.load(p_state + 2 * n + o_row)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["P"])
 def page_values_kernel(
     p_scores, p_peaks, p_value, p_rows, p_state, p_keys, p_parts, p_totals,
     alpha, gamma, scale, heads, groups, T, P, n, value_b, value_g, value_s,
@@ -203,7 +203,7 @@ def page_values_kernel(
     tl.store(p_parts + o_part[:, None] * E + o_e, b_sum, mask=m_part)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["chunks"])
 def page_output_kernel(
     p_parts, p_totals, p_rows, p_state, p_output, alpha, gamma, scale, chunks, n,
     KIND: tl.constexpr, FEATURES: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
