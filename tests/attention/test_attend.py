@@ -65,7 +65,7 @@ def test_skips_pages_and_is_exact(alpha: float, t: int) -> None:
 FEATURES = {
     "window": {"causal": "lower_right", "window": 500},
     "last": {"causal": "lower_right"},
-    "lengths": {"key_lengths": torch.tensor([700, 2000])},
+    "lengths": {"key_lengths": torch.tensor([200, 370])},
     "empty": {"key_lengths": torch.tensor([0, 1])},
     "alibi": {"causal": "lower_right", "alibi": torch.tensor([0.5, 0.1, 0.05, 0.02])},
     "rising": {"causal": "lower_right", "alibi": torch.tensor([-0.5, -0.1, 0.05, 0.02])},
@@ -244,3 +244,24 @@ def test_autocast() -> None:
     assert (pages < PAGES).all()
     assert isinstance(whole, Tensor)
     assert whole.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", ["lengths", "alibi", "sinks", "scales"])
+@pytest.mark.usefixtures("few_pages")
+def test_the_kernels_take_what_attend_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="Triton is not made for this platform")
+    if torch.cuda.is_available():
+        pytest.skip("tests of the GPU take the kernels there")
+    from fenchel.ops.cached_attention.triton import Plan, cached_attention
+
+    plan = Plan(min_pages=1, threshold_pages=4, chunk_pages=4, value_keys=16, bound_pages=16)
+
+    def by_kernels(inputs: Any, setting: Any, bounds: Tensor, _: Any) -> tuple[Tensor, Tensor]:
+        given = _attend.operator_arguments(inputs, setting)
+        return cached_attention(*given[:3], bounds, *given[3:], setting.softcap, plan=plan)
+
+    monkeypatch.setattr(_attend, "_by_pages", by_kernels)
+    mapping: Any = "entmax"
+    if name == "scales":
+        mapping = Entmax(torch.tensor([1.3, 1.5, 1.8, 2.0])[:, None, None], gamma=2.0)
+    check(queries(), clusters(pages=6), mapping, 1e-5, **{"scale": 1.0, **FEATURES[name]})
