@@ -18,7 +18,7 @@ PAGES = 40
 @pytest.fixture
 def few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skips pages of caches that are short."""
-    monkeypatch.setattr(_attend, "MIN_PAGES", 1)
+    monkeypatch.setitem(_attend.MIN_PAGES, "cpu", 1)
     monkeypatch.setattr(reference, "FIRST", 2)
     monkeypatch.setattr(reference, "SHARE", 1)
 
@@ -170,9 +170,9 @@ def test_a_cache_that_grows_step_by_step() -> None:
 
 
 def test_long_caches_skip_without_being_told() -> None:
-    cache = clusters(pages=_attend.MIN_PAGES)
+    cache = clusters(pages=_attend.MIN_PAGES["cpu"])
     pages = check(4 * cache.key[:, :, 5:6], cache, "sparsemax", 1e-5)
-    assert (pages < _attend.MIN_PAGES).all()
+    assert (pages < _attend.MIN_PAGES["cpu"]).all()
 
 
 @pytest.mark.usefixtures("few_pages")

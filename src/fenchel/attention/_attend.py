@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -23,8 +24,8 @@ from ._fused import FUSED_TYPES, operator_arguments, takes_mapping
 from ._pattern import Pattern, pattern
 from ._problem import Inputs, Layout, Setting, is_autocast, without_autocast
 
-MIN_PAGES = 256
-"""With fewer pages all keys are read at once, on a CPU."""
+MIN_PAGES = {"cpu": 256, "cuda": 16}
+"""With fewer pages all keys are read at once."""
 
 
 def attend(
@@ -103,10 +104,12 @@ def _is_certified(
         or (is_autocast(query.device) and query.dtype != _autocast_type(query))
     ):
         return False
-    if query.is_cuda:
-        widest = max(key.shape[3], value.shape[3])
-        return fused_ops.HAS_KERNEL and query.dtype in FUSED_TYPES and widest <= fused_ops.MAX_WIDTH
-    return query.is_cpu and num_pages(memory.length) >= MIN_PAGES
+    if num_pages(memory.length) < MIN_PAGES.get(query.device.type, math.inf):
+        return False
+    widest = max(key.shape[3], value.shape[3])
+    return query.is_cpu or (
+        fused_ops.HAS_KERNEL and query.dtype in FUSED_TYPES and widest <= fused_ops.MAX_WIDTH
+    )
 
 
 def _autocast_type(query: Tensor) -> torch.dtype:

@@ -51,10 +51,13 @@ class Plan(NamedTuple):
 def choose_plan(problem: Problem, block: int) -> Plan:
     """The plan for blocks of so many queries; wide ones need more registers."""
     plan = Plan()
-    if problem.query.dtype.itemsize == 4:
-        plan = plan._replace(bound_pages=16, value_keys=32)
     if block > 16:
         plan = plan._replace(bounds=(8, 2), scores=(8, 3), values=(8, 2), value_keys=32)
+    if problem.query.dtype.itemsize == 4:
+        plan = plan._replace(
+            bounds=(8, 2), bound_pages=16, lists=(16, 1), list_pages=32, value_keys=32
+        )
+        plan = plan if block == 16 else plan._replace(scores=(16, 3))
     return plan
 
 
