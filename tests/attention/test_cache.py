@@ -101,6 +101,19 @@ def test_bounds_of_whole_pages_need_no_copy() -> None:
     assert torch.equal(bounds[0, :, :, 2], longer.key[:, :, 128])
 
 
+@pytest.mark.parametrize("length", [128, 130])
+def test_bounds_follow_keys_that_are_overwritten(length: int) -> None:
+    cache = pair(length)
+    cache.pages()
+    cache.key[0, 0, 3] = 100.0
+    for each in (cache, cache.index_select(0, torch.tensor([0, 1])), cache.append(pair(1))):
+        _, _, bounds = each.pages()
+        assert bounds[1, 0, 0, 0].eq(100).all()
+    cache.key[0, 0, 3] = -100.0
+    longer = cache.append(pair(1))
+    assert longer.pages()[2][0, 0, 0, 0].eq(-100).all()
+
+
 def test_sequences_are_selected_and_joined() -> None:
     cache, key = grown([60, 10])
     cache.pages()
@@ -131,8 +144,22 @@ def test_gradients_pass_through() -> None:
 def test_grows_after_inference_mode() -> None:
     with torch.inference_mode():
         cache = pair(2).append(pair(1))
+        cache.pages()
     longer = cache.append(pair(1))
     assert torch.equal(longer.key[:, :, :3], cache.key)
+    with torch.inference_mode():
+        longer.pages()
+    _, _, bounds = longer.append(pair(1)).append(pair(64)).pages()
+    assert (bounds[0] <= bounds[1]).all()
+
+
+def test_a_shorter_cache_is_selected_with_room() -> None:
+    short = pair(3).append(pair(2))
+    short.append(pair(1))
+    moved = short.index_select(0, torch.tensor([1, 0]))
+    longer = moved.append(pair(1))
+    assert longer.key.data_ptr() == moved.key.data_ptr()
+    assert torch.equal(longer.key[:, :, :5], short.key.flip(0))
 
 
 def test_compiles() -> None:

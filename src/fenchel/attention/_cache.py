@@ -17,6 +17,11 @@ _LEAST = 16
 """Keys that a new room has place for, at least."""
 
 
+def _is_writable(x: Tensor) -> bool:
+    """Outside of inference mode, a tensor from within is not."""
+    return torch.is_inference_mode_enabled() or not x.is_inference()
+
+
 class _Room:
     """Memory for keys and values, (batch, key_heads, capacity, d) each, filled from the front."""
 
@@ -26,6 +31,26 @@ class _Room:
         """The smallest and the largest entries of each page of keys, (2, batch, key_heads, pages,
         d), of the first `bounded` keys."""
         self.bounded = 0
+        self._known = self._version()
+        """The version of the keys that the bounds belong to."""
+
+    def _version(self) -> int | None:
+        """How often the keys were written to, where PyTorch counts it."""
+        return None if self.key.is_inference() else self.key._version
+
+    def _check_bounds(self) -> None:
+        """Forgets bounds if others have written to the keys."""
+        if self._version() != self._known:
+            self.bounded, self._known = 0, self._version()
+
+    def write(self, first: int, later: KeysValues) -> int:
+        """Writes keys and values behind the first ones, and returns where they end."""
+        self._check_bounds()
+        end = first + later.length
+        self.key[:, :, first:end] = later.key
+        self.value[:, :, first:end] = later.value
+        self.filled, self._known = end, self._version()
+        return end
 
     @property
     def capacity(self) -> int:
@@ -33,8 +58,8 @@ class _Room:
 
     def is_open(self, length: int, capacity: int) -> bool:
         """Whether it can grow from that length to that capacity."""
-        is_writable = torch.is_inference_mode_enabled() or not self.key.is_inference()
-        return self.filled == length and capacity <= self.capacity and is_writable
+        has_room = self.filled == length and capacity <= self.capacity
+        return has_room and _is_writable(self.key)
 
     def copy(self, length: int, capacity: int) -> _Room:
         """The first keys and values in a room of their own."""
@@ -43,21 +68,34 @@ class _Room:
         )
         key[:, :, :length] = self.key[:, :, :length]
         value[:, :, :length] = self.value[:, :, :length]
-        return _Room(key, value, length)
-
-    def select(self, index: Tensor) -> _Room:
-        """The rooms of some sequences."""
-        key, value = (x.index_select(0, index) for x in (self.key, self.value))
-        room = _Room(key, value, self.filled)
+        room = _Room(key, value, length)
+        self._check_bounds()
         if self.bounds is not None:
-            room.bounds, room.bounded = self.bounds.index_select(1, index), self.bounded
+            pages = num_pages(length)
+            room.bounds = room._new_bounds()
+            room.bounds[..., :pages, :] = self.bounds[..., :pages, :]
+            room.bounded = min(self.bounded, length)
+        return room
+
+    def _new_bounds(self) -> Tensor:
+        shape = (2, *self.key.shape[:2], num_pages(self.capacity), self.key.shape[3])
+        return self.key.new_zeros(shape)
+
+    def select(self, index: Tensor, length: int) -> _Room:
+        """The first keys and values of some sequences, with as much room."""
+        key, value = (x.index_select(0, index) for x in (self.key, self.value))
+        room = _Room(key, value, length)
+        self._check_bounds()
+        if self.bounds is not None:
+            room.bounds = self.bounds.index_select(1, index)
+            room.bounded = min(self.bounded, length)
         return room
 
     def page_bounds(self) -> Tensor:
         """The bounds of all keys; only pages with new keys are read."""
-        if self.bounds is None:
-            shape = (2, *self.key.shape[:2], num_pages(self.capacity), self.key.shape[3])
-            self.bounds = self.key.new_zeros(shape)
+        self._check_bounds()
+        if self.bounds is None or not _is_writable(self.bounds):
+            self.bounds, self.bounded = self._new_bounds(), 0
         if self.bounded < self.filled:
             first, whole = self.bounded // PAGE, self.filled // PAGE
             parts = [(slice(first, whole), self.key[:, :, first * PAGE : whole * PAGE])]
@@ -83,7 +121,8 @@ class KeysValues:
     A cache never changes. `append` returns a longer one, which shares its memory: new keys are
     written behind those that are there, into room that doubles when it is full. So n steps of
     decoding copy each key a constant number of times, and memory is at most twice what is filled.
-    To append to the same cache a second time copies it.
+    To append to the same cache a second time copies it. Who writes to the tensors must do so by
+    operations of PyTorch, which count it; then the bounds are computed again.
 
     `attend` with sparsemax or entmax reads the pages of 64 keys that may have weight. For that the
     cache keeps the smallest and the largest entries of the keys of each page.
@@ -163,12 +202,8 @@ class KeysValues:
             return KeysValues(
                 torch.cat([self.key, later.key], 2), torch.cat([self.value, later.value], 2)
             )
-        length, total = self.length, self.length + later.length
-        room = self._own_room(total)
-        room.key[:, :, length:total] = later.key
-        room.value[:, :, length:total] = later.value
-        room.filled = total
-        return KeysValues._of(room, total)
+        room = self._own_room(self.length + later.length)
+        return KeysValues._of(room, room.write(self.length, later))
 
     def reserve(self, capacity: int) -> KeysValues:
         """The same with room for so many keys, so that `append` copies nothing until then."""
@@ -183,7 +218,7 @@ class KeysValues:
             raise ValueError(f"`dim` must be 0, the dimension of the sequences; got {dim}.")
         if self._room is None or is_followed(self._tensors):
             return KeysValues(self.key.index_select(0, index), self.value.index_select(0, index))
-        return KeysValues._of(self._room.select(index), self.length)
+        return KeysValues._of(self._room.select(index, self.length), self.length)
 
     @staticmethod
     def join(caches: Sequence[KeysValues]) -> KeysValues:
@@ -217,15 +252,7 @@ class KeysValues:
         twice = 2 * length if room is not None else 0
         capacity = max(capacity, twice, _LEAST)
         capacity = capacity if capacity <= PAGE else num_pages(capacity) * PAGE
-        copied = _Room(self.key, self.value, length).copy(length, capacity)
-        if room is not None and room.bounds is not None:
-            pages = num_pages(length)
-            copied.bounds = copied.key.new_zeros(
-                2, *copied.key.shape[:2], num_pages(capacity), copied.key.shape[3]
-            )
-            copied.bounds[..., :pages, :] = room.bounds[..., :pages, :]
-            copied.bounded = min(room.bounded, length)
-        return copied
+        return (room or _Room(self.key, self.value, length)).copy(length, capacity)
 
     def _check(self, later: KeysValues) -> None:
         """What `append` can take."""
