@@ -142,7 +142,7 @@ def attention(
                 (query_lengths, key_lengths),
                 (cu_seqlens_q, cu_seqlens_k),
             ),
-            _default_scale(query, scale),
+            default_scale(query, scale),
             softcap,
             dropout,
         )
@@ -153,7 +153,8 @@ def attention(
         return layout.merge(_outputs(inputs, setting))
 
 
-def _default_scale(query: Tensor, scale: float | Tensor | None) -> float:
+def default_scale(query: Tensor, scale: float | Tensor | None) -> float:
+    """The scale as a number, 1 if it is a tensor."""
     if scale is None:
         return query.shape[-1] ** -0.5 if query.shape[-1] else 1.0
     return 1.0 if isinstance(scale, Tensor) else float(scale)

@@ -20,7 +20,7 @@ from ._problem import Inputs, Setting
 _TYPES = (*_checks.HALF, torch.float32)
 
 
-def _takes_mapping(mapping: AbstractMapping) -> bool:
+def takes_mapping(mapping: AbstractMapping) -> bool:
     """Sparsemax, and entmax above α = 1. The values of a tensor are not looked at."""
     if isinstance(mapping, Entmax):
         return isinstance(mapping.alpha, Tensor) or mapping.alpha > 1
@@ -33,7 +33,7 @@ def is_fused(inputs: Inputs, setting: Setting) -> bool:
     return (
         ops.HAS_KERNEL
         and query.is_cuda
-        and _takes_mapping(setting.mapping)
+        and takes_mapping(setting.mapping)
         and query.dtype in _TYPES
         and key.dtype == value.dtype == query.dtype
         and 1 <= query.shape[-1] <= ops.MAX_WIDTH

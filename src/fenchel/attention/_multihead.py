@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,21 +11,10 @@ from .. import _checks
 from ..mappings import AbstractMapping
 from ..nn import Mapping, as_module
 from ._alpha import alpha_logit, learned
+from ._attend import attend
 from ._attention import attention
+from ._cache import KeysValues
 from ._checks import check_heads, check_sequences
-
-
-class KeysValues(NamedTuple):
-    """Keys and values of a memory, each (batch, key_heads, S, dim/heads)."""
-
-    key: Tensor
-    value: Tensor
-
-    def append(self, later: KeysValues) -> KeysValues:
-        """These keys and values, followed by later ones, for decoding step by step."""
-        return KeysValues(
-            torch.cat([self.key, later.key], -2), torch.cat([self.value, later.value], -2)
-        )
 
 
 class MultiHeadAttention(nn.Module):
@@ -118,13 +107,17 @@ class MultiHeadAttention(nn.Module):
         window: int | tuple[int | None, int | None] | None = None,
         key_lengths: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor]:
+        pages: bool = False,
+    ) -> Tensor | tuple[Tensor, ...]:
         """The same as the layer itself, for a memory that is already projected.
 
         Args:
             query: (batch, T, dim).
             memory: the keys and values from `project`, perhaps with `append`.
             mask, causal, weights, window, key_lengths, cu_seqlens: as for the layer.
+            pages: whether to return how many pages of 64 keys were read for each sequence and head
+                of the keys, (batch, key_heads), too. These are few if `fenchel.attention.attend`
+                can skip some: without gradients, mask, weights and packed sequences.
 
         >>> layer = MultiHeadAttention(4, heads=1)
         >>> x = torch.randn(1, 5, 4)
@@ -135,23 +128,34 @@ class MultiHeadAttention(nn.Module):
         """
         check_sequences("query", query, self.dim)
         rows = self._split(self.query(query), self.heads)
-        found = attention(
-            rows,
-            *memory,
-            self.mapping,
-            mask,
-            causal=causal,
-            window=window,
-            key_lengths=key_lengths,
-            cu_seqlens_q=cu_seqlens,
-            alibi=self.alibi,
-            sinks=self.sinks,
-            dropout=self.dropout if self.training else 0.0,
-            weights=weights,
-        )
-        output = found[0] if isinstance(found, tuple) else found
+        dropout = self.dropout if self.training else 0.0
+        options = {
+            "causal": causal,
+            "window": window,
+            "key_lengths": key_lengths,
+            "alibi": self.alibi,
+            "sinks": self.sinks,
+        }
+        found: Any
+        if mask is None and cu_seqlens is None and not weights and not dropout:
+            found = attend(rows, memory, self.mapping, pages=pages, **options)
+        else:
+            found = attention(
+                rows,
+                memory.key,
+                memory.value,
+                self.mapping,
+                mask,
+                cu_seqlens_q=cu_seqlens,
+                dropout=dropout,
+                weights=weights,
+                **options,
+            )
+            if pages:
+                found = (*(found if weights else (found,)), memory.all_pages())
+        output, *others = found if isinstance(found, tuple) else (found,)
         output = self.output(output.transpose(1, 2).flatten(2))
-        return (output, found[1]) if isinstance(found, tuple) else output
+        return (output, *others) if others else output
 
     def forward(
         self,
@@ -164,7 +168,7 @@ class MultiHeadAttention(nn.Module):
         window: int | tuple[int | None, int | None] | None = None,
         key_lengths: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    ) -> Tensor | tuple[Tensor, ...]:
         """Attends with each query to the memory.
 
         Args:
