@@ -16,8 +16,8 @@ REACH = 64
 NOISE = 0.5
 MAX_SCORES = 2**26
 """Scores of the exact answer that are held at a time."""
-LONG = 65536
-"""The length from which on the exact answer is computed in float32."""
+CHECKED = 2048
+"""Queries of a head whose answers are compared, at most."""
 
 
 class Vectors(NamedTuple):
@@ -49,31 +49,48 @@ def local(shape: Shape, device: str) -> Vectors:
     return Vectors(query, key, *(torch.randn_like(key) for _ in range(2)))
 
 
-def exact(alpha: float, causal: bool, vectors: Vectors) -> tuple[Tensor, ...]:
-    """The output of one head, and the gradients in its queries, keys and values.
+def checked(length: int, device: torch.device | str) -> Tensor:
+    """The places of the queries whose answers are compared: all, or the first, the last and some
+    between."""
+    if length <= CHECKED:
+        return torch.arange(length, device=device)
+    between = 1 + torch.randperm(length - 2, device=device)[: CHECKED - 2]
+    ends = torch.tensor([0, length - 1], device=device)
+    return torch.cat([between, ends]).sort().values
+
+
+def at(vectors: Vectors, places: Tensor) -> Vectors:
+    """The same, with a cotangent of zero at all other places."""
+    cotangent = torch.zeros_like(vectors.cotangent)
+    cotangent[..., places, :] = vectors.cotangent[..., places, :]
+    return vectors._replace(cotangent=cotangent)
+
+
+def exact(alpha: float, causal: bool, vectors: Vectors, places: Tensor) -> tuple[Tensor, ...]:
+    """The output of one head at some places, the gradient in their queries, and what they add to
+    the gradients in keys and values, in float64.
 
     Args:
         alpha: of entmax; 1 is softmax.
         causal: whether query t sees keys up to t only.
         vectors: each (length, size).
+        places: of the queries.
     """
     length, size = vectors.query.shape
-    wide = torch.float64 if length < LONG else torch.float32
-    query, key, value, cotangent = (x.detach().to(wide) for x in vectors)
+    key, value = vectors.key.detach().double(), vectors.value.detach().double()
     scale, step = size**-0.5, max(1, MAX_SCORES // length)
-    output, of_query = torch.empty_like(value), torch.empty_like(query)
+    of_rows: list[tuple[Tensor, Tensor]] = []
     of_key, of_value = torch.zeros_like(key), torch.zeros_like(value)
-    for first in range(0, length, step):
-        rows, seen = slice(first, first + step), slice(first + step if causal else length)
-        scores = scale * query[rows] @ key[seen].T
+    for rows in places.split(step):
+        query, cotangent = (x[rows].detach().double() for x in (vectors.query, vectors.cotangent))
+        scores = scale * query @ key.T
         if causal:
-            scores.masked_fill_(
-                torch.ones_like(scores, dtype=torch.bool).triu(first + 1), -torch.inf
-            )
+            later = torch.arange(length, device=rows.device) > rows[:, None]
+            scores.masked_fill_(later, -torch.inf)
         y = ground_truth.entmax(alpha)(scores)
-        of_scores = ground_truth.entmax_jvp(alpha, y, cotangent[rows] @ value[seen].T) * scale
-        output[rows] = y @ value[seen]
-        of_query[rows] = of_scores @ key[seen]
-        of_key[seen] += of_scores.T @ query[rows]
-        of_value[seen] += y.T @ cotangent[rows]
+        of_scores = ground_truth.entmax_jvp(alpha, y, cotangent @ value.T) * scale
+        of_rows.append((y @ value, of_scores @ key))
+        of_key += of_scores.T @ query
+        of_value += y.T @ cotangent
+    output, of_query = (torch.cat(parts) for parts in zip(*of_rows, strict=True))
     return output, of_query, of_key, of_value

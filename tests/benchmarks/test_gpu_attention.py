@@ -41,8 +41,25 @@ def test_exact(monkeypatch, alpha, causal):
     inputs = [x.clone().requires_grad_() for x in vectors[:3]]
     output = attention(*inputs, Entmax(alpha), causal=causal)
     expected = output, *torch.autograd.grad(output, inputs, vectors.cotangent)
-    found = gpu_vectors.exact(alpha, causal, vectors)
+    found = gpu_vectors.exact(alpha, causal, vectors, torch.arange(32))
     for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs.detach(), atol=1e-9, rtol=1e-7)
+
+
+def test_exact_at_some_places(monkeypatch):
+    monkeypatch.setattr(gpu_vectors, "CHECKED", 5)
+    torch.manual_seed(0)
+    places = gpu_vectors.checked(32, "cpu")
+    assert len(places) == 5
+    assert places[0] == 0
+    assert places[-1] == 31
+    vectors = Vectors(*(torch.randn(32, 8, dtype=torch.float64) for _ in range(4)))
+    some = gpu_vectors.at(vectors, places)
+    inputs = [x.clone().requires_grad_() for x in some[:3]]
+    output = attention(*inputs, Entmax(1.5), causal=True)
+    query, key, value = torch.autograd.grad(output, inputs, some.cotangent)
+    found = gpu_vectors.exact(1.5, True, vectors, places)
+    for ours, theirs in zip(found, (output[places], query[places], key, value), strict=True):
         torch.testing.assert_close(ours, theirs.detach(), atol=1e-9, rtol=1e-7)
 
 
