@@ -25,7 +25,7 @@ from attention_case import (
     tiles,  # noqa: F401
 )
 
-from fenchel.ops.attention.triton import Plan, Tiles
+from fenchel.ops.attention.triton import Plan, Tiles, attention
 
 pytestmark = pytest.mark.usefixtures("tiles")
 
@@ -87,3 +87,10 @@ def test_features_together_in_lists(alpha: float, lists: Plan) -> None:
 def test_lists_in_half_precision() -> None:
     problem = causal(case(h=2, g=1, t=33, s=140, dtype=torch.bfloat16, way=LISTS))
     problem.check(1e-5, 8 * HALF[torch.bfloat16])
+
+
+def test_nothing_is_kept_without_a_backward_pass() -> None:
+    problem = causal(case(h=2, g=1, t=33, s=140, way=LISTS))
+    output, tau, _ = attention(*problem.arguments(), keep=False, way=LISTS)
+    expected = problem.run()
+    torch.testing.assert_close((output, tau), expected[:2], rtol=0, atol=0)

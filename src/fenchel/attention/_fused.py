@@ -47,8 +47,9 @@ class Fused(Function):
     """The outputs (B, H, T, E) of the operator; see `fenchel.ops.attention` for its arguments."""
 
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:  # type: ignore[override]
-        output, tau, state = ops.attention(*arguments)
+    def forward(ctx: Any, *given: Any) -> Tensor:  # type: ignore[override]
+        output, tau, state = ops.attention(*given)
+        arguments = given[:-1]
         tensors = [x if isinstance(x, Tensor) else None for x in arguments]
         ctx.numbers = [None if isinstance(x, Tensor) else x for x in arguments]
         ctx.save_for_backward(*tensors, output, tau, state)
@@ -67,7 +68,7 @@ class Fused(Function):
             *(x if need else None for x, need in zip(found, vectors, strict=True)),
             *(None,) * 3,
             *(slopes[i] if need else None for i, need in enumerate(rows)),
-            *(None,) * 4,
+            *(None,) * 5,
         )
 
 
@@ -111,7 +112,7 @@ def _second_order(
         of_value,
         *(None,) * 3,
         *(None if x is None else x.squeeze(-1) for x in per_row),
-        *(None,) * 4,
+        *(None,) * 5,
     )
 
 
@@ -137,7 +138,7 @@ def fused_attention(inputs: Inputs, setting: Setting) -> Tensor:
     if any(x is not None for x in given):
         pairs = zip(given, parameters, strict=True)
         parameters = [per_row(number if x is None else x) for x, number in pairs]
-    output = Fused.apply(
+    arguments = (
         query.flatten(1, 2),
         inputs.key.squeeze(2),
         inputs.value.squeeze(2),
@@ -150,4 +151,7 @@ def fused_attention(inputs: Inputs, setting: Setting) -> Tensor:
         setting.softcap,
         setting.dropout,
     )
-    return output.unflatten(1, whole[1:3])
+    keep = torch.is_grad_enabled() and any(
+        isinstance(x, Tensor) and x.requires_grad for x in arguments
+    )
+    return Fused.apply(*arguments, keep).unflatten(1, whole[1:3])

@@ -215,7 +215,7 @@ def _solve(
 
 def attention(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     """The mean of the values for each query, weighted by entmax of its scores; see the package."""
-    s = _solve(*arguments)
+    s = _solve(*arguments[:15])  # all but `keep`
     output = mean(s.dropped(s.keys(s.p)), s.value, s.seen)
     tau = s.tau().flatten(1, 2)
     query, key, value = arguments[:3]

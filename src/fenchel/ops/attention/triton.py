@@ -22,7 +22,7 @@ def attention(
     query: Tensor, key: Tensor, value: Tensor, starts: Tensor, stops: Tensor, diagonal: Tensor,
     alpha: float | Tensor, gamma: float | Tensor, scale: float | Tensor, slopes: Tensor | None,
     sinks: Tensor | None, mask: Tensor | None, seed: Tensor | None, softcap: float,
-    dropout: float, way: Tiles | Plan | None = None,
+    dropout: float, keep: bool = True, way: Tiles | Plan | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Output (B, H, T, E), thresholds (B, H, T), and what the backward pass needs, see `Kept`.
 
@@ -42,7 +42,7 @@ def attention(
     if cap:
         kept = kept_parts(state, query, key, value, cap)
         plan = way if isinstance(way, Plan) else choose_plan(problem)
-        sparse_forward(problem, output, tau, kept, plan)
+        sparse_forward(problem, output, tau, kept, keep, plan)
     elif shape.numel():
         launches, tiles = Launches(), way if isinstance(way, Tiles) else None
         dense_forward(launches, problem, output, tau, state, tiles=tiles)

@@ -83,9 +83,9 @@ def candidate_distances(
 @triton.jit
 def add_values(
     b_sum, b_mean, b_p, b_w, first, count, p_list, p_value, value_stride, noise,
-    FEATURES: tl.constexpr, E: tl.constexpr, C: tl.constexpr, BE: tl.constexpr,
+    KEEP: tl.constexpr, FEATURES: tl.constexpr, E: tl.constexpr, C: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """Σ p v and Σ w v with C candidates more."""
+    """Σ p v, and with KEEP Σ w v, with C candidates more."""
     if first < count:
         o = first + tl.arange(0, C)
         m_key = o < count
@@ -97,7 +97,8 @@ def add_values(
             b_p *= b_kept
             b_w *= b_kept
         b_sum = add_weighted(b_sum, b_p, b_value)
-        b_mean = dot(b_w.to(b_value.dtype), b_value, b_mean)
+        if KEEP:
+            b_mean = dot(b_w.to(b_value.dtype), b_value, b_mean)
     return b_sum, b_mean
 
 
@@ -129,11 +130,12 @@ def tuple_sums(ts, count, base, rest, alpha, KIND: tl.constexpr, C: tl.constexpr
 def solve_group(
     index, count, vectors, patterns, p_rows, p_mask, p_seed, lists, results, numbers, sizes,
     strides,
-    TOLERANCE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr,
+    TOLERANCE: tl.constexpr, KIND: tl.constexpr, KEEP: tl.constexpr, FEATURES: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, R: tl.constexpr,
     C: tl.constexpr, NC: tl.constexpr,
 ):  # fmt: skip
-    """Output, threshold and state of a group with `count` candidates, and Σ w v / Σ w."""
+    """Output, threshold and state of a group with `count` candidates, and with KEEP Σ w v / Σ w
+    less the output."""
     p_query, p_key, p_value = vectors
     p_starts, p_stops, p_diagonal = patterns
     p_list, cap = lists
@@ -196,14 +198,15 @@ def solve_group(
         b_p, b_w = weights_tile(ts[i], base[:, None], rest[:, None], b_alpha[:, None], KIND)
         b_sum, b_mean = add_values(
             b_sum, b_mean, b_p, b_w, i * C, count, p_list, p_value, value_s, noise,
-            FEATURES, E, C, BE,
+            KEEP, FEATURES, E, C, BE,
         )  # fmt: skip
     if p_value.dtype.element_ty == tl.float16:
         b_sum *= 1 / HALF_SCALE
     b_sum = (b_sum * tl.where(total > 0, 1 / total, 0.0)[:, None]).to(p_output.dtype.element_ty)
     store_tile(p_output, b_sum, o_row, m_row, E, BE)
-    b_mean *= tl.where(mass > 0, 1 / mass, 0.0)[:, None]
-    store_tile(p_mean, b_mean - b_sum.to(tl.float32), o_row, m_row, E, BE)
+    if KEEP:
+        b_mean *= tl.where(mass > 0, 1 / mass, 0.0)[:, None]
+        store_tile(p_mean, b_mean - b_sum.to(tl.float32), o_row, m_row, E, BE)
     tl.store(p_tau + o_row, tl.where(is_empty, float("inf"), peak - base - rest), mask=m_row)
     tl.store(p_state + o_row, peak, mask=m_row)
     tl.store(p_state + n + o_row, tl.where(is_empty, 0.0, base), mask=m_row)
@@ -216,7 +219,7 @@ def rows_forward_kernel(
     p_list, p_count, p_output, p_tau, p_state, p_mean, alpha, gamma, scale, softcap, dropout,
     heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
     value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, cap, least_count,
-    TOLERANCE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr,
+    TOLERANCE: tl.constexpr, KIND: tl.constexpr, KEEP: tl.constexpr, FEATURES: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, R: tl.constexpr,
     C: tl.constexpr, NC: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
@@ -236,7 +239,7 @@ def rows_forward_kernel(
                 index, count, (p_query, p_key, p_value), (p_starts, p_stops, p_diagonal),
                 p_rows, p_mask, p_seed, (p_list, cap), (p_output, p_tau, p_state, p_mean),
                 (alpha, gamma, scale, softcap, dropout), (heads, groups, T, S, n), strides,
-                TOLERANCE, KIND, FEATURES, D, E, BD, BE, R, C, NC,
+                TOLERANCE, KIND, KEEP, FEATURES, D, E, BD, BE, R, C, NC,
             )  # fmt: skip
 
 

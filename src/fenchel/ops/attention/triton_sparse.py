@@ -135,8 +135,10 @@ def _mark(
         )  # fmt: skip
 
 
-def sparse_forward(problem: Problem, output: Tensor, tau: Tensor, lists: Kept, plan: Plan) -> None:
-    """Writes output and thresholds, and what the backward pass needs."""
+def sparse_forward(
+    problem: Problem, output: Tensor, tau: Tensor, lists: Kept, keep: bool, plan: Plan
+) -> None:
+    """Writes output and thresholds, and if asked to, all that the backward pass needs."""
     launches, state = Launches(), lists.rows
     limit, unfit = torch.empty_like(tau), torch.empty_like(lists.counts)
     _bound(launches, problem, state, limit, unfit, plan)
@@ -152,7 +154,7 @@ def sparse_forward(problem: Problem, output: Tensor, tau: Tensor, lists: Kept, p
         launches.add(
             problem.launcher(
                 rows_forward_kernel, num_warps=warps, num_stages=1, R=GROUP, C=size, NC=tiles,
-                MANY=many, TOLERANCE=tolerance(output.dtype), KIND=_listed_kind(problem),
+                MANY=many, TOLERANCE=tolerance(output.dtype), KIND=_listed_kind(problem), KEEP=keep,
             ),
             (triton.cdiv(groups, many),), *problem.vectors, *problem.pointers, lists.candidates,
             lists.counts, output, tau, state, lists.means, *problem.numbers, *problem.sizes,
