@@ -188,6 +188,22 @@ def test_exports(way: str) -> None:
     torch.testing.assert_close(exported.module()(*inputs), Model()(*inputs))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{"causal": True, "window": 3}, {"window": (2, None)}, {"causal": "lower_right"}, {}]
+)
+def test_exports_for_any_length(options: dict[str, Any]) -> None:
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            return attention(x, x, x, "entmax", **options)
+
+    shapes = ({2: torch.export.Dim("T", min=2, max=512)},)
+    exported = torch.export.export(Model(), (torch.randn(1, 2, 7, 4),), dynamic_shapes=shapes)
+    for length in (2, 5, 40):
+        x = torch.randn(1, 2, length, 4)
+        torch.testing.assert_close(exported.module()(x), Model()(x))
+
+
 def test_shapes_without_values(way: str) -> None:
     shape = (2, 4, 5, 2)
     real = [x.detach() for x in vectors()]

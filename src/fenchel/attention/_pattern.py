@@ -10,6 +10,8 @@ from torch import Tensor
 from .. import _checks
 
 CAUSAL = ("upper_left", "lower_right")
+_FAR = 2**30
+"""A side that no query sees the end of, and whose sums with places fit into int32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +30,8 @@ class Pattern:
     edges: tuple[int, int] | None
     """starts[:, 0] and stops[:, 0], which grow by one from query to query, before they are cut to
     the keys that there are; None where lengths or offsets of sequences decide."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every query sees every key."""
-        return self.edges == (-self.starts.shape[1], self.num_keys)
+    is_whole: bool = False
+    """Whether every query is known to see every key."""
 
     def span(self, batch: slice, queries: slice) -> slice:
         """Keys among which are all that these queries of these sequences see. It never waits for a
@@ -48,6 +47,10 @@ class Pattern:
         return slice(low, min(max(high, low), self.num_keys))
 
 
+def _bounded(side: int | None) -> int | None:
+    return None if side is None else min(int(side), _FAR)
+
+
 def sides(causal: bool | str, window: int | tuple | None) -> tuple[int | None, int | None]:
     """How many keys a query sees to the left and to the right of its own place; None for all."""
     if isinstance(window, tuple | list):
@@ -56,7 +59,8 @@ def sides(causal: bool | str, window: int | tuple | None) -> tuple[int | None, i
         left = right = window
         if causal and window is not None:
             left = window - 1
-    return left, 0 if causal else right
+    right = 0 if causal else right
+    return _bounded(left), _bounded(right)
 
 
 def pattern(
@@ -93,7 +97,8 @@ def pattern(
     is_fixed = query_lengths is None and key_lengths is None and query_offsets is None
     if is_fixed and left is None and right is None:
         everything = (-num_queries, num_keys)
-        return Pattern(low.expand_as(place), high.expand_as(place), place, num_keys, everything)
+        starts, stops = low.expand_as(place), high.expand_as(place)
+        return Pattern(starts, stops, place, num_keys, everything, is_whole=True)
     first, count = low, whole(num_queries)
     if query_offsets is not None and key_offsets is not None:
         queries, keys = bounded(query_offsets, num_queries), bounded(key_offsets, num_keys)
