@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from .._checks import HALF
-from ..mappings._gamma import divided
 from ..ops.attention.dropout import by_index
 from ..ops.attention.reference import allowed, mean, scores, visible
 from ._problem import Inputs, Setting, without_autocast
@@ -86,12 +85,8 @@ def attend(
     distance = None
     if places is not None and inputs.slopes is not None:
         distance = (per_query(pattern.diagonal) - places).abs()
-    scale = setting.scale if inputs.scale is None else inputs.scale
+    scale = setting.scale if inputs.scale is None else inputs.scale.to(query.dtype)
     z = scores(query, key, seen, distance, scale, inputs.slopes, inputs.mask, setting.softcap)
-    if inputs.gamma is not None:
-        gamma = torch.where(inputs.gamma > 0, inputs.gamma, torch.nan)
-        z = divided(z, gamma)
-        sinks = None if sinks is None else sinks / gamma
     if sinks is not None:
         z = torch.cat([z, sinks.to(z.dtype).expand(*z.shape[:-1], 1)], -1)
     y = setting.mapping_of(inputs)(z) if z.numel() else z

@@ -68,10 +68,10 @@ class Setting(NamedTuple):
         return self._replace(seed=torch.randint(2**62, (1,), device=device))
 
     def mapping_of(self, inputs: Inputs) -> AbstractMapping:
-        """The mapping of scores that are already divided by γ, if that is a tensor."""
+        """The mapping, with γ and its parameter for these rows where they are tensors."""
         given: dict[str, Any] = {}
         if inputs.gamma is not None:
-            given["gamma"] = 1.0
+            given["gamma"] = inputs.gamma
         if inputs.parameter is not None and isinstance(self.mapping, HasParameter):
             given[self.mapping.parameter] = inputs.parameter
         return self.mapping.unchecked(**{**vars(self.mapping), **given}) if given else self.mapping
