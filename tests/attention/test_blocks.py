@@ -96,8 +96,8 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 def run(n):
-    vectors = [torch.randn(1, 1, n, 8, requires_grad=True) for _ in range(3)]
-    attention(*vectors, "entmax").sum().backward()
+    vectors = [torch.randn(*{batch}, n, size, requires_grad=True) for size in (8, 8, {size})]
+    attention(*vectors, {mapping!r}, dropout={dropout}).sum().backward()
 
 run(64)
 before = peak()
@@ -107,10 +107,23 @@ print(peak() - before)
 
 
 @pytest.mark.slow
-def test_long_sequences_need_little_memory() -> None:
+@pytest.mark.parametrize(
+    ("mapping", "batch", "size", "dropout"),
+    [
+        ("entmax", (1, 1), 8, 0.0),
+        ("softmax", (), 8, 0.0),
+        ("softmax", (1,), 8, 0.0),
+        ("softmax", (1, 1), 4, 0.0),
+        ("softmax", (1, 1), 8, 0.1),
+    ],
+)
+def test_long_sequences_need_little_memory(
+    mapping: str, batch: tuple[int, ...], size: int, dropout: float
+) -> None:
     pytest.importorskip("resource")
+    script = SCRIPT.format(mapping=mapping, batch=batch, size=size, dropout=dropout)
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=600
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=600
     )
     assert int(done.stdout) < 200  # MiB; the scores alone would be 1024
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.jit._trace import is_tracing
-from torch.nn.functional import scaled_dot_product_attention
 
 from .. import _checks
 from .._transforms import is_transformed
@@ -18,7 +17,8 @@ from ._checks import check_mask, check_pattern, check_vectors
 from ._dense import dense
 from ._direct import direct_attention
 from ._fused import fused_attention, is_fused
-from ._problem import Inputs, Layout, Setting, is_autocast, without_autocast
+from ._problem import Inputs, Setting, is_autocast, without_autocast
+from ._softmax import softmax_attention
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -121,8 +121,8 @@ def attention(
     layout = check_vectors(query, key, value, has_lengths)
     if mask is not None:
         check_mask(mask, (*layout.batch, query.shape[-2], key.shape[-2]), query)
-    if is_plain and softcap == 0 and not weights:
-        found = _by_torch(query, key, value, mapping, mask, scale, causal, dropout, layout)
+    if is_plain and softcap == 0 and not weights and not _is_transformed():
+        found = softmax_attention(query, key, value, mapping, mask, scale, causal, dropout, layout)
         if found is not None:
             return found
     if is_autocast(query.device):
@@ -157,47 +157,6 @@ def _default_scale(query: Tensor, scale: float | Tensor | None) -> float:
     if scale is None:
         return query.shape[-1] ** -0.5 if query.shape[-1] else 1.0
     return 1.0 if isinstance(scale, Tensor) else float(scale)
-
-
-def _by_torch(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mapping: AbstractMapping,
-    mask: Tensor | None,
-    scale: float | Tensor | None,
-    causal: bool | str,
-    dropout: float,
-    layout: Layout,
-) -> Tensor | None:
-    """Torch's own attention; None if it does not have what is asked for."""
-    num_queries, num_keys = query.shape[-2], key.shape[-2]
-    if causal == "lower_right":
-        if num_queries not in (1, num_keys):
-            return None
-        causal = num_queries > 1
-    have_heads = query.ndim == key.ndim == value.ndim == 4
-    if (
-        not isinstance(mapping, Softmax)
-        or isinstance(mapping.gamma, Tensor)
-        or mapping.gamma != 1
-        or isinstance(scale, Tensor)
-        or (causal and mask is not None)
-        or num_queries * num_keys == 0
-        or (layout.groups not in (1, layout.heads) and not have_heads)
-        or _is_transformed()
-    ):
-        return None
-    return scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        mask,
-        dropout,
-        is_causal=bool(causal),
-        scale=scale,
-        enable_gqa=have_heads and layout.groups != layout.heads,
-    )
 
 
 def _is_transformed() -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from .._checks import HALF
+from .._checks import HALF, can_read_values
 from ..ops.attention.dropout import by_index
 from ..ops.attention.reference import allowed, mean, scores, visible
 from ._problem import Inputs, Setting, without_autocast
@@ -89,12 +89,27 @@ def attend(
     z = scores(query, key, seen, distance, scale, inputs.slopes, inputs.mask, setting.softcap)
     if sinks is not None:
         z = torch.cat([z, sinks.to(z.dtype).expand(*z.shape[:-1], 1)], -1)
+    spoiled = _spoiled(z)
+    if spoiled is not None:
+        z = z.masked_fill(spoiled, 0.0)
     y = setting.mapping_of(inputs)(z) if z.numel() else z
     y = y if sinks is None else y[..., :-1]
     weights = y.to(value.dtype)
     if setting.dropout and drop is not None:
         weights = drop(weights)
-    return mean(weights, value, seen), y
+    output = mean(weights, value, seen)
+    if spoiled is None:
+        return output, y
+    return output.masked_fill(spoiled, torch.nan), y.masked_fill(spoiled, torch.nan)
+
+
+def _spoiled(z: Tensor) -> Tensor | None:
+    """The rows (..., 1) that have NaN among their scores (..., S); None if there are surely none.
+    They are solved without it, or their weights would spoil the gradients of the keys and values
+    that they see, even where their outputs are not used."""
+    if can_read_values(z) and not z.detach().sum().isnan():
+        return None
+    return z.isnan().any(-1, keepdim=True)
 
 
 def dense(inputs: Inputs, setting: Setting) -> tuple[Tensor, Tensor]:

@@ -129,3 +129,10 @@ def broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
     """Whether a tensor of the one shape broadcasts to the other."""
     pairs = zip(reversed(shape), reversed(to), strict=False)
     return len(shape) <= len(to) and all(own in (1, wanted) for own, wanted in pairs)
+
+
+def is_finite(x: Tensor) -> bool:
+    """Whether all numbers of a tensor on the CPU are finite: they are if their sum is."""
+    x = x.detach() if x.requires_grad else x
+    total = x.sum(dtype=torch.float32) if x.dtype in _checks.HALF else x.sum()
+    return math.isfinite(total.item())

@@ -1,4 +1,4 @@
-"""Division and multiplication by a tensor γ, where what would be infinite has no derivative in γ."""
+"""Division and multiplication by a tensor γ. What would be infinite has no derivative in γ."""
 
 from __future__ import annotations
 
