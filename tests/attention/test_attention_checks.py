@@ -74,6 +74,8 @@ KEY_ENDS = torch.tensor([0, 3, 7])
             ValueError,
             r"`alibi` must broadcast to \(2, 4\), one",
         ),
+        ({"alibi": torch.rand(4, device="meta")}, ValueError, "`alibi` .* device of `query`, cpu"),
+        ({"scale": torch.rand(4, 1, 1, device="meta")}, ValueError, "`scale` .* device of `query`"),
         ({"alibi": "steep"}, TypeError, "`alibi` must be a number or a torch.Tensor, got str"),
         ({"sinks": torch.rand(4, 1, 1)}, ValueError, "`sinks` must broadcast to"),
         ({"sinks": torch.tensor([0, 1, 2, 3])}, TypeError, "`sinks` must be bfloat16"),

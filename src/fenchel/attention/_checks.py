@@ -179,7 +179,7 @@ def check_per_head(name: str, value: Any, layout: Layout, query: Tensor) -> Tens
     _checks.check_real(name, value)
     if not isinstance(value, Tensor):
         value = torch.full((), float(value), device=query.device)
-    value = _checks.move_beside(name, value, query)
+    value = _checks.move_beside(name, value, query, "query")
     if not broadcasts(value.shape, layout.batch):
         raise ValueError(
             f"`{name}` must broadcast to {layout.batch}, one entry per head; got shape "

@@ -115,7 +115,7 @@ class Layout(NamedTuple):
 
 def rows(name: str, value: Tensor, layout: Layout, query: Tensor) -> Tensor:
     """A tensor that broadcasts against (..., T, 1), in five dimensions."""
-    value = _checks.move_beside(name, value, query)
+    value = _checks.move_beside(name, value, query, "query")
     shape = (*layout.batch, query.shape[-2], 1)
     if not broadcasts(value.shape, shape):
         raise ValueError(
