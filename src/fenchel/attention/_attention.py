@@ -13,7 +13,7 @@ from ..mappings._registry import resolve
 from ..mappings._softmax import Softmax
 from ._arguments import inputs_of, pattern_of
 from ._blocks import attention_in_blocks
-from ._checks import check_mask, check_pattern, check_vectors
+from ._checks import check_mask, check_pattern, check_vectors, check_weights
 from ._dense import dense
 from ._direct import direct_attention
 from ._fused import fused_attention, is_fused
@@ -108,12 +108,13 @@ def attention(
         is_plain
         and type(softcap) is type(dropout) is float
         and softcap == dropout == 0
-        and (weights or type(mapping) is not Softmax)
+        and (weights is True or (weights is False and type(mapping) is not Softmax))
     ):
         pair = direct_attention(query, key, value, mapping, mask, scale, causal)
         if pair is not None:
             return pair if weights else pair[0]
     check_pattern(causal, window)
+    check_weights(weights)
     _checks.check_number("dropout", dropout, minimum=0, maximum=1)
     _checks.check_number("softcap", softcap, minimum=0)
     if scale is not None:
