@@ -85,6 +85,21 @@ def test_spans_hold_all_that_is_seen(problem: tuple[int, int, dict[str, Any]], d
             assert all(span.start <= j < span.stop for j in range(keys) if look(b, t, j))
 
 
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.data())
+def test_all_see_what_is_inside(problem: tuple[int, int, dict[str, Any]], data: Any) -> None:
+    queries, keys, options = problem
+    if not queries:
+        return
+    found, look = build(*problem), sees(options, queries, keys)
+    first = data.draw(st.integers(0, queries - 1))
+    last = data.draw(st.integers(first + 1, queries))
+    low, high = found.inner(slice(0, 2), slice(first, last))
+    for b in range(2):
+        for t in range(first, last):
+            assert all(look(b, t, j) for j in range(max(low, 0), min(high, keys)))
+
+
 def test_spans_are_narrow() -> None:
     found = pattern(100, 100, torch.device("cpu"), causal=True, window=10)
     assert found.span(slice(0, 1), slice(50, 60)) == slice(41, 60)

@@ -75,6 +75,12 @@ def _products(query: Tensor, key: Tensor, scale: float) -> Tensor:
     return z.view(*batch, num_queries, num_keys)
 
 
+def _is_small(query: Tensor, key: Tensor, causal: Any) -> bool:
+    """Whether causal attention is too small for blocks to be worth their time."""
+    size = query.numel() // query.shape[-1] * key.shape[-2]
+    return (causal is True or causal in CAUSAL) and size <= 8 * _blocks.MIN_SAVED
+
+
 def _later(causal: bool | str, num_queries: int, num_keys: int) -> Tensor:
     """The keys that each query does not see, (T, S)."""
     place = num_keys - num_queries if causal == "lower_right" else 0
@@ -91,7 +97,7 @@ def direct_attention(
         is_eager()
         and _are_vectors(query, key, value)
         and (scale is None or (type(scale) is float and isfinite(scale)))
-        and (type(causal) is bool or causal in CAUSAL)
+        and (causal is False or _is_small(query, key, causal))
         and _fits(mapping, query)
         and not torch.is_autocast_enabled("cpu")
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,10 +42,23 @@ class Pattern:
         if self.edges is not None:
             low, high = first + self.edges[0], last + self.edges[1]
         elif _checks.can_read_values(self.starts):
-            rows = batch if self.starts.shape[0] > 1 else slice(None)
-            low, high = int(self.starts[rows, first].min()), int(self.stops[rows, last].max())
+            low = int(self._at(first, batch)[0].min())
+            high = int(self._at(last, batch)[1].max())
         low = min(max(low, 0), self.num_keys)
         return slice(low, min(max(high, low), self.num_keys))
+
+    def inner(self, batch: slice, queries: slice) -> tuple[int, int]:
+        """The last of the starts, and the first of the stops, of these queries of these sequences.
+        Between them all keys are seen. Only where values can be read."""
+        first, last = queries.start, queries.stop - 1
+        if self.edges is not None:
+            return last + self.edges[0], first + self.edges[1]
+        return int(self._at(last, batch)[0].max()), int(self._at(first, batch)[1].min())
+
+    def _at(self, query: int, batch: slice) -> tuple[np.ndarray, np.ndarray]:
+        """The starts and stops of a query in these sequences."""
+        rows = batch if self.starts.shape[0] > 1 else slice(None)
+        return self.starts.numpy()[rows, query], self.stops.numpy()[rows, query]
 
 
 def _bounded(side: int | None) -> int | None:
