@@ -202,6 +202,18 @@ def test_compiles(name: str) -> None:
         torch.testing.assert_close(new, old)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+def test_softmax_compiles_for_any_shape(batch: tuple[int, ...]) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager", dynamic=True)
+    for keys in (5, 6):
+        q, k, v = tensors(*batch, keys=keys)
+        for options in ({}, {"causal": True}, {"mask": torch.rand(keys) > 0.2}):
+            expected = attention(q, k, v, **options)
+            torch.testing.assert_close(compiled(q, k, v, **options), expected)
+
+
 def test_errors_name_the_argument() -> None:
     q, k, v = tensors(1)
     with pytest.raises(ValueError, match="`key` must have vectors of the query's size, 4; got"):

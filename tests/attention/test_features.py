@@ -259,6 +259,40 @@ def test_what_is_hidden_may_hold_anything(
         torch.testing.assert_close(new, old)
 
 
+@pytest.mark.parametrize("mapping", ["entmax", "softmax"])
+def test_a_query_that_is_not_used_spoils_no_gradient(mapping: str) -> None:
+    inputs = vectors()
+    expected = attention(*inputs, mapping)[:, :, 1:]
+    query = inputs[0].detach().clone()
+    query[:, :, 0] = torch.nan
+    leaves = [query.requires_grad_(), *inputs[1:]]
+    output = attention(*leaves, mapping)[:, :, 1:]
+    torch.testing.assert_close(output, expected)
+    found = torch.autograd.grad(output.square().sum(), leaves)
+    wanted = torch.autograd.grad(expected.square().sum(), inputs)
+    for new, old in zip(found, wanted, strict=True):
+        torch.testing.assert_close(new, old)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mapping", ["entmax", "fusedmax"])
+def test_what_is_hidden_may_hold_anything_in_a_graph(mapping: str) -> None:
+    torch._dynamo.reset()
+    run = torch.compile(attention, fullgraph=True, backend="aot_eager")
+    inputs = vectors(queries=S)
+    expected = attention(*inputs, mapping, causal=True)[:, :, :4]
+    leaves = [x.detach().clone() for x in inputs]
+    for x in leaves:
+        x[:, :, 4:] = torch.nan
+        x.requires_grad_()
+    output = run(*leaves, mapping, causal=True)[:, :, :4]
+    torch.testing.assert_close(output, expected)
+    found = torch.autograd.grad(output.square().sum(), leaves)
+    wanted = torch.autograd.grad(expected.square().sum(), inputs)
+    for new, old in zip(found, wanted, strict=True):
+        torch.testing.assert_close(new, old)
+
+
 TYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 
 

@@ -51,10 +51,12 @@ def attention(
     computed by it wherever it can do what is asked for.
 
     Args:
-        query: (..., H, T, D), floating point; fewer dimensions are fine.
+        query: (..., H, T, D), floating point; fewer dimensions are fine. The first of three counts
+            heads, or sequences where lengths are given.
         key: (..., G, S, D). H is a multiple of G; heads h·H/G to (h + 1)·H/G − 1 of the query
-            share head h of the keys, which are not repeated. Other dimensions broadcast.
-        value: (..., G, S, E).
+            share head h of the keys, which are not repeated. Other dimensions broadcast. It has the
+            type of the query.
+        value: (..., G, S, E), of any floating-point type.
         mapping: a mapping, or the name of a registered one. A tensor among its parameters
             broadcasts against (..., T, 1), so that (H, 1, 1) holds one value per head, and
             receives a gradient.
@@ -69,8 +71,7 @@ def attention(
             causal, else w keys to each side and that between them. A pair (left, right): so many to
             each side besides its own, None for no bound. Places are as for `causal`.
         query_lengths, key_lengths: integers, (...), how many queries and keys each padded sequence
-            has. What is behind them is not attended to, and attends to nothing. With three
-            dimensions the first counts sequences here.
+            has. What is behind them is not attended to, and attends to nothing.
         cu_seqlens_q, cu_seqlens_k: integers, (n + 1,), for n sequences packed one behind the other:
             where each starts, and where the last ends. A query sees keys of its own sequence only.
             Those of the keys are those of the queries by default.
@@ -81,8 +82,8 @@ def attention(
             `torch.manual_seed` makes it reproducible.
         weights: whether to return the weights, too; they are those before dropout.
     Returns:
-        (..., H, T, E), and if asked for the weights, (..., H, T, S). A query that may attend to
-        nothing gets weights and an output of zeros.
+        (..., H, T, E) in the type of the values, and if asked for the weights, (..., H, T, S), in
+        that of the query. A query that may attend to nothing gets weights and an output of zeros.
     Raises:
         TypeError, ValueError: for arguments of the wrong kind, shape or value. Values of tensors on
             a GPU are not looked at.
@@ -91,6 +92,10 @@ def attention(
     are computed for a block of queries at a time, and again in the backward pass. On a GPU a fused
     kernel does so for sparsemax and for entmax with α > 1. With `weights`, in a compiled graph on
     the CPU, and where derivatives of derivatives or torch.func are used, the scores are stored.
+    Softmax in a compiled graph has the memory of torch's kernels.
+
+    A number that is not finite spoils only the queries that see it, so padding may hold anything.
+    Softmax on a GPU or in a compiled graph has torch's behaviour instead, unless lengths are given.
 
     >>> query, key = torch.tensor([[2.0, 0.0]]), torch.tensor([[2.0, 0.0], [1.0, 1.0], [-2.0, 0.0]])
     >>> attention(query, key, torch.eye(3), "entmax", weights=True)

@@ -27,7 +27,7 @@ def softmax_attention(
     layout: Layout,
 ) -> Tensor | None:
     """Torch's own attention; None if it does not have what is asked for, or would let numbers that
-    are not finite spoil queries that do not see them, or would store many scores."""
+    are not finite spoil what does not see them, or would store many scores."""
     num_queries, num_keys = query.shape[-2], key.shape[-2]
     if causal == "lower_right":
         if num_queries not in (1, num_keys):
@@ -43,11 +43,11 @@ def softmax_attention(
         or not _types_agree(query, key, value, mask)
     ):
         return None
-    is_hiding = causal or mask is not None
-    if is_hiding and can_read_values(query) and not all(map(is_finite, (query, key, value))):
+    others = (key, value) if causal or mask is not None else ()
+    if can_read_values(query) and not all(map(is_finite, (query, *others))):
         return None
     tensors = _in_four_dimensions(layout, query, key, value, mask)
-    shared = layout.groups != layout.heads
+    shared = bool(layout.groups != layout.heads)
     if _stores_scores(tensors, dropout, bool(causal), scale, shared):
         return None
     output = scaled_dot_product_attention(
@@ -95,5 +95,7 @@ def _stores_scores(
         return False
     if query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2] <= _blocks.MAX_SCORES:
         return False
-    choice = torch._fused_sdp_choice(*tensors, dropout, causal, scale=scale, enable_gqa=shared)
+    choice = torch.ops.aten._fused_sdp_choice(
+        *tensors, dropout, causal, scale=scale, enable_gqa=shared
+    )
     return choice == SDPBackend.MATH.value
