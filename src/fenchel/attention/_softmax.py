@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
@@ -47,12 +49,12 @@ def softmax_attention(
     if can_read_values(query) and not all(map(is_finite, (query, *others))):
         return None
     tensors = _in_four_dimensions(layout, query, key, value, mask)
-    shared = bool(layout.groups != layout.heads)
-    if _stores_scores(tensors, dropout, bool(causal), scale, shared):
+    # A comparison of sizes in a graph is a symbol, which torch does not take for a bool.
+    shared = {"enable_gqa": True} if layout.groups != layout.heads else {}
+    arguments = (*tensors, dropout, bool(causal))
+    if _has_many_scores(*tensors[:2]) and _stores_scores(*arguments, scale=scale, **shared):
         return None
-    output = scaled_dot_product_attention(
-        *tensors, dropout, is_causal=bool(causal), scale=scale, enable_gqa=shared
-    )
+    output = scaled_dot_product_attention(*arguments, scale=scale, **shared)
     return output if query.ndim == 4 == len(layout.batch) + 2 else layout.merge(output)
 
 
@@ -82,20 +84,13 @@ def _in_four_dimensions(
     return query, key, value, None if mask is None else layout.split(mask).flatten(1, 2)
 
 
-def _stores_scores(
-    tensors: tuple[Tensor, Tensor, Tensor, Tensor | None],
-    dropout: float,
-    causal: bool,
-    scale: float | None,
-    shared: bool,
-) -> bool:
-    """Whether torch would store the scores of an eager call, and these are many."""
-    query, key, *_ = tensors
+def _has_many_scores(query: Tensor, key: Tensor) -> bool:
+    """Whether an eager call has more scores than a block may have."""
     if not is_eager() or query.device.type not in ("cpu", "cuda"):
         return False
-    if query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2] <= _blocks.MAX_SCORES:
-        return False
-    choice = torch.ops.aten._fused_sdp_choice(
-        *tensors, dropout, causal, scale=scale, enable_gqa=shared
-    )
-    return choice == SDPBackend.MATH.value
+    return query.shape[:-1].numel() * key.shape[-2] > _blocks.MAX_SCORES
+
+
+def _stores_scores(*arguments: Any, **options: Any) -> bool:
+    """Whether torch has no kernel for these arguments that does not store the scores."""
+    return torch.ops.aten._fused_sdp_choice(*arguments, **options) == SDPBackend.MATH.value
