@@ -115,6 +115,13 @@ def test_import_leaves_what_is_rarely_used() -> None:
         fenchel.missing  # noqa: B018
 
 
+def test_all_names_leave_a_function_alone() -> None:
+    """The function has the name of its package."""
+    names: dict[str, object] = {}
+    exec("from fenchel.attention import attention\nfrom fenchel import *", names)
+    assert inspect.isfunction(names["attention"])
+
+
 def test_import_needs_no_matplotlib() -> None:
     code = (
         "import sys; sys.modules['matplotlib'] = None; import fenchel, fenchel.plots, fenchel.cli"

@@ -36,7 +36,8 @@ from .structures._sparsemap import sparsemap
 from .structures._tree import DependencyTree
 
 if _TYPE_CHECKING:
-    from . import attention, latent
+    from . import attention as attention
+    from . import latent
 
 __version__ = "0.1.0"
 
@@ -62,7 +63,6 @@ __all__ = [
     "Softmax",
     "Sparsemax",
     "StructuredLoss",
-    "attention",
     "entmax",
     "fenchel_young_loss",
     "fusedmax",

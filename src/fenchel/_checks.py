@@ -175,12 +175,12 @@ def check_same_device(name: str, value: Tensor, device: torch.device, of: str = 
         )
 
 
-def move_beside(name: str, value: Tensor, scores: Tensor) -> Tensor:
+def move_beside(name: str, value: Tensor, scores: Tensor, of: str = "scores") -> Tensor:
     """`value` on the device of the scores, to which a single number on the CPU goes as in torch."""
     if value.device == scores.device:
         return value
     if value.ndim > 0 or value.device.type != "cpu":
-        check_same_device(name, value, scores.device)
+        check_same_device(name, value, scores.device, of)
     return value.to(scores.device, non_blocking=True)
 
 

@@ -122,6 +122,9 @@ def test_who_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_direct(monkeypatch, *inputs, "entmax", torch.zeros(3, 5).requires_grad_())
     with torch.autocast("cpu", torch.bfloat16):
         assert not is_direct(monkeypatch, *inputs, "entmax")
+    monkeypatch.setattr(_blocks, "MIN_SAVED", 1)
+    assert is_direct(monkeypatch, *inputs, "entmax")
+    assert not is_direct(monkeypatch, *inputs, "entmax", causal=True)
     monkeypatch.setattr(_blocks, "MAX_SCORES", 10)
     assert not is_direct(monkeypatch, *inputs, "entmax")
 

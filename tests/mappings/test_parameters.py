@@ -238,6 +238,20 @@ def test_gradient_in_gamma_where_scores_are_deleted(mapping: AbstractMapping, us
     torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("low", [torch.finfo(torch.float64).min, -1e308])
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax", "normmax", "fusedmax"])
+def test_gradient_in_gamma_where_scores_are_very_low(name: str, low: float) -> None:
+    scores = torch.tensor(DELETED, dtype=torch.float64)
+    gamma = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    v = torch.arange(4.0).double()
+
+    def gradient(scores: torch.Tensor) -> torch.Tensor:
+        output = mappings.get(name, gamma=gamma)(scores) @ v
+        return torch.autograd.grad(output.sum(), gamma)[0]
+
+    torch.testing.assert_close(gradient(scores.clamp(min=low)), gradient(scores))
+
+
 def test_other_derivatives_in_gamma_where_scores_are_deleted() -> None:
     scores = torch.tensor(DELETED, dtype=torch.float64)
     gamma = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)

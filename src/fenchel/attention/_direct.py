@@ -12,7 +12,7 @@ from .._transforms import is_eager
 from ..mappings import AbstractMapping, HasParameter
 from . import _blocks
 from ._pattern import CAUSAL
-from ._problem import broadcasts
+from ._problem import broadcasts, is_finite
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _ZERO = {x: torch.zeros(1, 1, 1, dtype=x, device="cpu") for x in (torch.float32, torch.float64)}
@@ -64,10 +64,6 @@ def _fits(mapping: AbstractMapping, query: Tensor) -> bool:
     return type(own) in _PLAIN and own.is_cpu and broadcasts(own.shape, (*query.shape[:-1], 1))
 
 
-def _is_finite(x: Tensor) -> bool:
-    return isfinite((x.detach() if x.requires_grad else x).sum().item())
-
-
 def _products(query: Tensor, key: Tensor, scale: float) -> Tensor:
     """scale · query keyᵀ."""
     if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad):
@@ -77,6 +73,12 @@ def _products(query: Tensor, key: Tensor, scale: float) -> Tensor:
     rows, columns = query.reshape(-1, num_queries, size), key.reshape(-1, num_keys, size)
     z = torch.baddbmm(_ZERO[query.dtype], rows, columns.mT, beta=0, alpha=scale)
     return z.view(*batch, num_queries, num_keys)
+
+
+def _is_small(query: Tensor, key: Tensor, causal: Any) -> bool:
+    """Whether causal attention is too small for blocks to be worth their time."""
+    size = query.numel() // query.shape[-1] * key.shape[-2]
+    return (causal is True or causal in CAUSAL) and size <= 8 * _blocks.MIN_SAVED
 
 
 def _later(causal: bool | str, num_queries: int, num_keys: int) -> Tensor:
@@ -95,14 +97,14 @@ def direct_attention(
         is_eager()
         and _are_vectors(query, key, value)
         and (scale is None or (type(scale) is float and isfinite(scale)))
-        and (type(causal) is bool or causal in CAUSAL)
+        and (causal is False or _is_small(query, key, causal))
         and _fits(mapping, query)
         and not torch.is_autocast_enabled("cpu")
     ):
         return None
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     z = _products(query, key, scale)
-    if (mask is not None and not _is_mask(mask, z)) or not _is_finite(z):
+    if (mask is not None and not _is_mask(mask, z)) or not is_finite(z):
         return None
     if mask is not None:
         z = z.masked_fill_(~mask, -inf) if mask.dtype == torch.bool else z.add_(mask)
@@ -110,4 +112,4 @@ def direct_attention(
         z = z.masked_fill_(_later(causal, *z.shape[-2:]), -inf)
     y = mapping(z)
     output = y @ value
-    return (output, y) if (mask is None and not causal) or _is_finite(output) else None
+    return (output, y) if (mask is None and not causal) or is_finite(output) else None

@@ -1,4 +1,4 @@
-"""Division and multiplication by a tensor γ, where what is infinite has no derivative in γ."""
+"""Division and multiplication by a tensor γ. What would be infinite has no derivative in γ."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ def _has_derivative(gamma: Tensor) -> bool:
 
 
 def divided(x: Tensor, gamma: Tensor) -> Tensor:
-    """x / γ. The derivative of −inf / γ would be NaN, and with it that of a γ for many scores."""
+    """x / γ. The derivative −x / γ² of an entry without weight is multiplied by zero. Where it is
+    infinite, as that of −inf and of large negative numbers, it would be NaN, and with it that of a
+    γ for many scores."""
     if not _has_derivative(gamma):
         return x / gamma
-    infinite = x.isinf()
-    return torch.where(infinite, x / gamma.detach(), x.masked_fill(infinite, 0.0) / gamma)
+    fixed = gamma.detach()
+    quotient = x / fixed
+    infinite = (quotient / fixed).isinf()
+    return torch.where(infinite, quotient, x.masked_fill(infinite, 0.0) / gamma)
 
 
 def multiplied(x: Tensor, gamma: Tensor) -> Tensor:
-    """x · γ, likewise."""
+    """x · γ, whose derivative is x."""
     if not _has_derivative(gamma):
         return x * gamma
     infinite = x.isinf()
