@@ -85,8 +85,8 @@ def _in_four_dimensions(
 
 
 def _has_many_scores(query: Tensor, key: Tensor) -> bool:
-    """Whether an eager call has more scores than a block may have."""
-    if not is_eager() or query.device.type not in ("cpu", "cuda"):
+    """Whether an eager call on a CPU has more scores than a block may have."""
+    if not is_eager() or not query.is_cpu:
         return False
     return query.shape[:-1].numel() * key.shape[-2] > _blocks.MAX_SCORES
 
