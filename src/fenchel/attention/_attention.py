@@ -92,7 +92,7 @@ def attention(
     are computed for a block of queries at a time, and again in the backward pass. On a GPU a fused
     kernel does so for sparsemax and for entmax with α > 1. With `weights`, in a compiled graph on
     the CPU, and where derivatives of derivatives or torch.func are used, the scores are stored.
-    Softmax in a compiled graph has the memory of torch's kernels.
+    Softmax on a GPU or in a compiled graph has the memory of torch's kernels.
 
     A number that is not finite spoils only the queries that see it, so padding may hold anything.
     Softmax on a GPU or in a compiled graph has torch's behaviour instead, unless lengths are given.
