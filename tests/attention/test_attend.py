@@ -243,3 +243,48 @@ def test_autocast() -> None:
     assert (pages < PAGES).all()
     assert isinstance(whole, Tensor)
     assert whole.dtype == torch.bfloat16
+
+
+def test_looking_first_does_not_cut_gradients() -> None:
+    layer = MultiHeadAttention(8, 2, "entmax")
+    x = torch.randn(1, 64 * _attend.MIN_PAGES + 5, 8)
+    cache = layer.project(x)
+    with torch.no_grad():
+        layer.attend(x[:, -1:], cache)
+    output = layer.attend(x[:, -1:], cache)
+    assert isinstance(output, Tensor)
+    output.sum().backward()
+    assert layer.key_value.weight.grad is not None
+    assert layer.key_value.weight.grad.abs().max() > 0
+
+
+def test_gradients_of_queries_while_the_cache_grows() -> None:
+    def pair(length: int) -> KeysValues:
+        return KeysValues(torch.randn(1, 1, length, 4), torch.randn(1, 1, length, 4))
+
+    query, cache, total = torch.randn(1, 1, 1, 4, requires_grad=True), pair(5), torch.zeros(())
+    expected = torch.zeros(())
+    for _ in range(3):
+        cache = cache.append(pair(1))
+        total = total + attend(query, cache, "entmax").sum()
+        plain = attention(query, cache.key.clone(), cache.value.clone(), "entmax")
+        assert isinstance(plain, Tensor)
+        expected = expected + plain.sum()
+    (found,) = torch.autograd.grad(total, query)
+    (want,) = torch.autograd.grad(expected, query)
+    torch.testing.assert_close(found, want)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 17.0, 20.0, 200.0])
+@pytest.mark.usefixtures("few_pages")
+def test_scores_of_zero(alpha: float) -> None:
+    pages = check(0 * queries(), clusters(), Entmax(alpha), 1e-5)
+    assert (pages == PAGES).all()
+
+
+@pytest.mark.usefixtures("few_pages")
+def test_no_sequences() -> None:
+    cache = clusters().index_select(0, torch.tensor([], dtype=torch.long))
+    output, pages = attend(queries()[:0], cache, "entmax", pages=True)
+    assert output.shape == (0, 4, 1, 16)
+    assert pages.shape == (0, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -195,3 +196,24 @@ def test_errors_name_the_argument() -> None:
         cache[0]  # type: ignore[index]
     with pytest.raises(ValueError, match="`capacity` must be"):
         cache.reserve(0)
+
+
+def test_an_empty_cache_keeps_its_room() -> None:
+    cache = pair(0).reserve(100)
+    for _ in range(3):
+        longer = cache.append(pair(30))
+        if cache.length:
+            assert longer.key.data_ptr() == cache.key.data_ptr()
+        cache = longer
+    assert cache.length == 90
+
+
+def test_threads_may_append_to_one_cache() -> None:
+    for _ in range(20):
+        base = pair(5).reserve(4000)
+        parts = [pair(900) for _ in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(base.append, parts))
+        for cache, part in zip(found, parts, strict=True):
+            assert torch.equal(cache.key[:, :, 5:], part.key)
+            assert torch.equal(cache.value[:, :, 5:], part.value)

@@ -46,7 +46,7 @@ def attend(
     Where it can, it reads pages of 64 keys in the order of their bounds, and stops when no other
     page can have weight. That is so on a CPU for sparsemax and entmax with α > 1, a few queries, at
     least 16,384 keys and no gradients. A page's scores are at most Σᵢ max(qᵢ lowᵢ, qᵢ highᵢ), from
-    the smallest and the largest entries of its keys; what is at most the threshold of the scores
+    the smallest and the largest entries of its keys; what is below the threshold of the scores
     that were read has weight zero. So the answer is that of all keys. Values of weight zero may not
     be read.
 
@@ -84,7 +84,7 @@ def attend(
     if _is_certified(query, memory, mapping, learned):
         found = _certified(query, memory, mapping, scale, **options)
     if found is None:
-        output = attention(query, memory.key, memory.value, mapping, None, scale, **options)
+        output = attention(query, *memory.for_reading(), mapping, None, scale, **options)
         found = output, memory.all_pages() if pages else None
     return found if pages else found[0]  # type: ignore[return-value]
 
@@ -94,6 +94,8 @@ def _is_certified(
 ) -> bool:
     """Whether pages may be skipped: there is a threshold, and nothing follows the operations."""
     if not isinstance(query, Tensor) or query.ndim != 4 or not takes_mapping(mapping):
+        return False
+    if not query.numel():
         return False
     key, value = memory.key, memory.value
     rows = query.shape[1] * query.shape[2] // max(1, key.shape[1])

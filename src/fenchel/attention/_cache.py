@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from ..ops.cached_attention import PAGE, num_pages
 _PLAIN = (Tensor, torch.nn.Parameter)
 _LEAST = 16
 """Keys that a new room has place for, at least."""
+_LOCK = Lock()
+"""Held while a room that several caches may share is written to."""
 
 
 def _is_writable(x: Tensor) -> bool:
@@ -56,6 +59,10 @@ class _Room:
     def capacity(self) -> int:
         return self.key.shape[2]
 
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        return self.key, self.value
+
     def is_open(self, length: int, capacity: int) -> bool:
         """Whether it can grow from that length to that capacity."""
         has_room = self.filled == length and capacity <= self.capacity
@@ -63,9 +70,7 @@ class _Room:
 
     def copy(self, length: int, capacity: int) -> _Room:
         """The first keys and values in a room of their own."""
-        key, value = (
-            x.new_zeros(*x.shape[:2], capacity, x.shape[3]) for x in (self.key, self.value)
-        )
+        key, value = (x.new_zeros(*x.shape[:2], capacity, x.shape[3]) for x in self.tensors)
         key[:, :, :length] = self.key[:, :, :length]
         value[:, :, :length] = self.value[:, :, :length]
         room = _Room(key, value, length)
@@ -83,7 +88,7 @@ class _Room:
 
     def select(self, index: Tensor, length: int) -> _Room:
         """The first keys and values of some sequences, with as much room."""
-        key, value = (x.index_select(0, index) for x in (self.key, self.value))
+        key, value = (x.index_select(0, index) for x in self.tensors)
         room = _Room(key, value, length)
         self._check_bounds()
         if self.bounds is not None:
@@ -121,8 +126,9 @@ class KeysValues:
     A cache never changes. `append` returns a longer one, which shares its memory: new keys are
     written behind those that are there, into room that doubles when it is full. So n steps of
     decoding copy each key a constant number of times, and memory is at most twice what is filled.
-    To append to the same cache a second time copies it. Who writes to the tensors must do so by
-    operations of PyTorch, which count it; then the bounds are computed again.
+    To append to the same cache a second time copies it. The tensors that a cache is made of are its
+    own from then on: it may keep them or copy them, so do not write to them, nor to `key` and
+    `value`.
 
     `attend` with sparsemax or entmax reads the pages of 64 keys that may have weight. For that the
     cache keeps the smallest and the largest entries of the keys of each page.
@@ -196,21 +202,23 @@ class KeysValues:
             TypeError, ValueError: if `later` has other types, devices or shapes.
         """
         self._check(later)
-        if not self.length:
+        if not self.length and self._room is None:
             return later
         if is_followed((*self._tensors, *later._tensors)):
             return KeysValues(
                 torch.cat([self.key, later.key], 2), torch.cat([self.value, later.value], 2)
             )
-        room = self._own_room(self.length + later.length)
-        return KeysValues._of(room, room.write(self.length, later))
+        with _LOCK:
+            room = self._own_room(self.length + later.length)
+            return KeysValues._of(room, room.write(self.length, later))
 
     def reserve(self, capacity: int) -> KeysValues:
         """The same with room for so many keys, so that `append` copies nothing until then."""
         _checks.check_size("capacity", capacity)
         if is_followed(self._tensors):
             return self
-        return KeysValues._of(self._own_room(max(capacity, self.length)), self.length)
+        with _LOCK:
+            return KeysValues._of(self._own_room(max(capacity, self.length)), self.length)
 
     def index_select(self, dim: int, index: Tensor) -> KeysValues:
         """The caches of some sequences, in the order of the index, as for a tensor; `dim` is 0."""
@@ -235,14 +243,23 @@ class KeysValues:
     def pages(self) -> tuple[Tensor, Tensor, Tensor]:
         """Keys and values as whole pages of 64, of which the last may hold anything behind its
         keys, and the bounds of the keys, (2, batch, key_heads, pages, d)."""
-        room, end = self._room, num_pages(self.length) * PAGE
-        if room is None or room.capacity < end:
-            room = _Room(self.key, self.value, self.length)
-            if end > self.length:
-                room = room.copy(self.length, end)
-                self.key, self.value = (x[:, :, : self.length] for x in (room.key, room.value))
-            self._room = room
-        return room.key[:, :, :end], room.value[:, :, :end], room.page_bounds()
+        end = num_pages(self.length) * PAGE
+        with _LOCK:
+            room = self._room
+            if room is None or room.capacity < end:
+                room = _Room(self.key, self.value, self.length)
+                if end > self.length:
+                    room = room.copy(self.length, end)
+                    if not any(x.requires_grad for x in self._tensors):
+                        self.key, self.value = (x[:, :, : self.length] for x in room.tensors)
+                self._room = room
+            return room.key[:, :, :end], room.value[:, :, :end], room.page_bounds()
+
+    def for_reading(self) -> tuple[Tensor, Tensor]:
+        """Keys and values that a backward pass may use after more were written behind them."""
+        if self._room is None or is_followed(self._tensors):
+            return self._tensors
+        return self.key.data, self.value.data
 
     def _own_room(self, capacity: int) -> _Room:
         """A room whose last keys are these, with place for so many."""

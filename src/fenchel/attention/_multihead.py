@@ -173,8 +173,7 @@ class MultiHeadAttention(nn.Module):
         else:
             found = attention(
                 rows,
-                memory.key,
-                memory.value,
+                *memory.for_reading(),
                 self.mapping,
                 mask,
                 self.scale,

@@ -7,7 +7,7 @@ low and high, the product of a query with any of them is at most
 
 Scale, cap and slopes turn this into a bound of the page's scores. The threshold τ of the scores
 that have been read is at most that of all, because more scores raise it. So a page whose bound is
-at most τ has weight zero, and is not read. Bounds have a margin for what products round.
+below τ has weight zero, and is not read. Bounds have a margin for what products round.
 
 Pages are read so on a CPU; on a GPU the fused kernel of `fenchel::attention` reads all keys.
 """

@@ -101,7 +101,7 @@ def _solve(z: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
 def _needed(upper: Tensor, tau: Tensor, order: Tensor) -> int:
     """How many pages, in that order, until every later one is below the threshold. NaN is not."""
     margin = 2**-18 * tau.abs().nan_to_num(0.0, 0.0, 0.0)
-    above = ~(upper <= tau - margin)
+    above = ~(upper < tau - margin)
     above = above.flatten(2, 3).any(2).gather(-1, order)
     places = torch.arange(1, above.shape[-1] + 1, device=above.device)
     return int((above * places).max())
