@@ -10,6 +10,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import fenchel
+from conftest import EXAMPLES
 from fenchel import Entmax, Ksubset, Normmax, mappings
 from fenchel.mappings import AbstractMapping
 
@@ -209,11 +210,11 @@ DELETED = [
     [-torch.inf, -torch.inf, -torch.inf, 0.5],
 ]
 """Scores with entries that are deleted."""
-WITH_GAMMA = [mapping for mapping in mappings.examples() if mapping.gamma == 1.0]
+WITH_GAMMA = {name: mapping for name, mapping in EXAMPLES.items() if mapping.gamma == 1.0}
 
 
 @pytest.mark.parametrize("use", ["solution", "max", "loss", "class loss"])
-@pytest.mark.parametrize("mapping", WITH_GAMMA, ids=str)
+@pytest.mark.parametrize("mapping", WITH_GAMMA.values(), ids=WITH_GAMMA)
 def test_gradient_in_gamma_where_scores_are_deleted(mapping: AbstractMapping, use: str) -> None:
     if use == "class loss" and mapping.total != 1.0:
         pytest.skip("it has no loss of classes")
