@@ -74,10 +74,12 @@ def k_best(
     with torch.no_grad():
         best = structure.best_vertices(problem).value
         codes = torch.full((len(best), k, structure.positions), -1, device=best.device)
-        numbers = _numbers(structure, k)
+        dim = structure.options_dim
+        options = 2 if dim is None else structure.shape[dim] + 1  # with none
+        most = min(k, options**structure.positions)
         arguments = problem.scores, problem.extra_scores, problem.lengths
-        for some in chunks(best.isfinite().nonzero().squeeze(1), numbers):
-            codes[some] = _k_best(structure, *select(some, *arguments), k)
+        for some in chunks(best.isfinite().nonzero().squeeze(1), _numbers(structure, most)):
+            codes[some, :most] = _k_best(structure, *select(some, *arguments), most)
     value = _values(structure, problem, codes)
     value, order = torch.where(best.isnan().unsqueeze(1), torch.nan, value).sort(
         dim=1, descending=True, stable=True
