@@ -33,10 +33,10 @@ def flip(log_odds: Tensor, generator: torch.Generator | None) -> Tensor:
     return uniform(log_odds, tuple(log_odds.shape), generator) < log_odds.sigmoid()
 
 
-def chunks(instances: Tensor, numbers: int) -> Iterator[Tensor]:
-    """The instances (N,) in pieces, if each of them needs so many numbers."""
-    if len(instances):
-        yield from instances.split(max(1, MAX_NUMBERS // numbers))
+def chunks(indices: Tensor, numbers: int) -> Iterator[Tensor]:
+    """The indices (N,) in pieces, if each of them needs so many numbers."""
+    if len(indices):
+        yield from indices.split(max(1, MAX_NUMBERS // numbers))
 
 
 def select(

@@ -145,19 +145,18 @@ def _cross_entropy(p: Problem, q: Problem, minus_entropy: bool = False) -> Tenso
     structure = p.structure
     of_p = structure.arguments(p.scores, p.extra_scores, p.lengths)
     of_q = structure.arguments(q.scores, q.extra_scores, q.lengths)
-    value = structure.log_partition(*of_q)
+    total = structure.log_partition(*of_p)
+    value = total if q is p else structure.log_partition(*of_q)
+    if minus_entropy:
+        value = value - total
     u, v = structure.marginals(*of_p)
-    pairs = [(p.scores, q.scores, u)]
-    if p.extra_scores is not None and q.extra_scores is not None and v is not None:
-        pairs.append((p.extra_scores, q.extra_scores, v))
     excluded = torch.zeros_like(value, dtype=torch.bool)
-    for own, other, mean in pairs:
+    for own, other, mean in ((p.scores, q.scores, u), (p.extra_scores, q.extra_scores, v)):
+        if own is None or other is None or mean is None:
+            continue
         score = _finite(other) - _finite(own) if minus_entropy else _finite(other)
         value = value - (score * mean).flatten(1).sum(1)
         excluded = excluded | ((other == -torch.inf) & (mean > 0)).flatten(1).any(1)
-    total = structure.log_partition(*of_p)
-    if minus_entropy:
-        value = value - torch.where(total == -torch.inf, 0.0, total)
     value = torch.where(excluded, torch.inf, value)
     return torch.where(total == -torch.inf, 0.0, value)
 

@@ -70,9 +70,12 @@ def sample(
         if not isinstance(structure, CodedStructure):
             raise NotImplementedError(_no_sampler(structure))
         codes = torch.full((len(value), n, structure.positions), -1, device=value.device)
-        numbers = math.prod(structure.shape) * structure.positions + n * sum(structure.shape)
-        for some in chunks(value.isfinite().nonzero().squeeze(1), numbers):
-            codes[some] = _sample(structure, *select(some, *arguments), n, generator)
+        once, each = math.prod(structure.shape) * structure.positions, sum(structure.shape)
+        for some in chunks(value.isfinite().nonzero().squeeze(1), once + n * each):
+            selected = select(some, *arguments)
+            for slots in chunks(torch.arange(n, device=value.device), len(some) * each):
+                found = _sample(structure, *selected, len(slots), generator)
+                codes[some.unsqueeze(1), slots] = found
     return problem.restore_batch(codes)
 
 
