@@ -24,8 +24,9 @@ def k_best(structure: CodedStructure, scores: Tensor, lengths: Tensor | None, k:
         k: how many.
     """
     instance = torch.arange(len(scores), device=scores.device)
-    allowed = torch.ones_like(scores, dtype=torch.bool).unsqueeze(1)  # of each set, (B, sets, n, m)
-    codes, values = _solve(structure, scores, lengths, allowed)
+    allowed = (scores > -torch.inf).unsqueeze(1)  # in each set, (B, sets, n, m)
+    everything = torch.ones(allowed.shape[:2], dtype=torch.bool, device=scores.device)
+    codes, values = _solve(structure, scores, lengths, allowed, everything)
     found = torch.full((len(scores), k, codes.shape[2]), -1, device=scores.device)
     for rank in range(k):
         value, best = values.max(1)
@@ -33,10 +34,9 @@ def k_best(structure: CodedStructure, scores: Tensor, lengths: Tensor | None, k:
             break
         code = codes[instance, best]
         found[:, rank] = torch.where(value.unsqueeze(1) > -torch.inf, code, -1)
-        rest = _split(structure, allowed[instance, best], code)
-        rest_codes, rest_values = _solve(structure, scores, lengths, rest)
-        none = (code < 0) | (value == -torch.inf).unsqueeze(1)
-        rest_values = torch.where(none, -torch.inf, rest_values)
+        rest, exists = _split(structure, allowed[instance, best], code)
+        exists = exists & (value > -torch.inf).unsqueeze(1)
+        rest_codes, rest_values = _solve(structure, scores, lengths, rest, exists)
         values = values.scatter(1, best.unsqueeze(1), -torch.inf)
         values = torch.cat([values, rest_values], 1)
         values, kept = values.topk(min(values.shape[1], k - 1 - rank))
@@ -46,25 +46,34 @@ def k_best(structure: CodedStructure, scores: Tensor, lengths: Tensor | None, k:
 
 
 def _solve(
-    structure: CodedStructure, scores: Tensor, lengths: Tensor | None, allowed: Tensor
+    structure: CodedStructure,
+    scores: Tensor,
+    lengths: Tensor | None,
+    allowed: Tensor,
+    exists: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The best codes (B, sets, positions) and their scores (B, sets) of scores (B, n, m) among the
-    allowed parts, (B, sets, n, m)."""
-    batch, sets = allowed.shape[:2]
-    masked = torch.where(allowed, scores.unsqueeze(1), -torch.inf).flatten(0, 1)
-    repeated = None if lengths is None else lengths.repeat_interleave(sets, 0)
-    codes, values = structure.map_operator()(masked, None, repeated, structure.option(None))
-    return codes.long().reshape(batch, sets, -1), values.reshape(batch, sets)
+    """The best code (B, sets, positions) and its score (B, sets) in each set that `exists`,
+    (B, sets), for scores (B, n, m) and allowed parts (B, sets, n, m); −1 and −inf in the others."""
+    instance, _ = exists.nonzero(as_tuple=True)
+    masked = torch.where(allowed[exists], scores[instance], -torch.inf)
+    sizes = None if lengths is None else lengths[instance]
+    found, best = structure.map_operator()(masked, None, sizes, structure.option(None))
+    codes = torch.full((*exists.shape, structure.positions), -1, device=scores.device)
+    values = torch.full_like(exists, -torch.inf, dtype=torch.float64)
+    codes[exists], values[exists] = found.long(), best
+    return codes, values
 
 
-def _split(structure: CodedStructure, allowed: Tensor, codes: Tensor) -> Tensor:
+def _split(structure: CodedStructure, allowed: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
     """The parts (B, positions, n, m) that the members of each set may have: those of `allowed`,
-    (B, n, m), with the parts of `codes`, (B, positions), before a position and without its own."""
+    (B, n, m), with the parts of `codes`, (B, positions), before a position and without its own; and
+    whether there can be members, (B, positions): not if nothing is in conflict with that part."""
     n, m = structure.shape
     parts = structure.part_indices(codes)[..., None, None]
     rows = torch.arange(n, device=codes.device).unsqueeze(1) == parts.div(m, rounding_mode="floor")
     columns = torch.arange(m, device=codes.device) == parts % m
     rows, columns = rows & (parts >= 0), columns & (parts >= 0)
     conflicts = rows ^ columns if isinstance(structure, Matching) else columns & ~rows
-    before = conflicts.long().cumsum(1) - conflicts.long() > 0
-    return allowed.unsqueeze(1) & ~before & ~(rows & columns)
+    before = conflicts.cumsum(1) - conflicts.long() > 0
+    rest = allowed.unsqueeze(1) & ~before & ~(rows & columns)
+    return rest, (rest & conflicts).flatten(2).any(2)
