@@ -9,7 +9,7 @@ from torch import Tensor
 
 from conftest import identify
 from fenchel import Bits, Choice, Custom, DependencyTree, Matching, Sequence, structures
-from fenchel.structures import AbstractStructure, cross_entropy, entropy, kl
+from fenchel.structures import AbstractStructure, cross_entropy, entropy, k_best, kl, sample
 
 tractable = pytest.mark.parametrize("structure", gibbs.TRACTABLE, ids=identify)
 small = pytest.mark.parametrize(
@@ -266,3 +266,18 @@ def test_wrong_arguments() -> None:
         kl(Bits(4), scores, [0.0] * 4)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="`lengths` must be between 1 and 4, got 5"):
         entropy(Bits(4), scores, lengths=5)
+
+
+def test_a_mask_says_the_same_as_lengths() -> None:
+    structure, lengths = Sequence(4, 3), torch.tensor([4, 1, 3])
+    scores, mask = torch.randn(3, 4, 3), torch.arange(4) < lengths.unsqueeze(1)
+    for function in (
+        lambda **sizes: entropy(structure, scores, **sizes),
+        lambda **sizes: kl(structure, scores, -scores, **sizes),
+        lambda **sizes: cross_entropy(structure, scores, -scores, **sizes),
+        lambda **sizes: k_best(structure, scores, 4, **sizes).codes,
+        lambda **sizes: sample(
+            structure, scores, 4, generator=torch.Generator().manual_seed(0), **sizes
+        ),
+    ):
+        assert function(mask=mask).equal(function(lengths=lengths))
