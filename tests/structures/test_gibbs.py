@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from conftest import identify
-from fenchel import Bits, Choice, Custom, DependencyTree, Matching, Sequence, structures
+from fenchel import (
+    Bits,
+    Choice,
+    Custom,
+    DependencyTree,
+    Matching,
+    Sequence,
+    map_inference,
+    structures,
+)
 from fenchel.structures import AbstractStructure, cross_entropy, entropy, k_best, kl, sample
 
 tractable = pytest.mark.parametrize("structure", gibbs.TRACTABLE, ids=identify)
@@ -224,6 +233,20 @@ def test_never_negative() -> None:
     for structure in (DependencyTree(6), Sequence(6, 6)):
         assert (entropy(structure, scores) >= 0).all()
         assert (kl(structure, scores, scores + 1e-9) >= 0).all()
+
+
+@pytest.mark.parametrize("structure", [Sequence(4, 3), DependencyTree(4), Choice(9)], ids=identify)
+def test_small_entropies_of_large_scores_keep_their_digits(structure: AbstractStructure) -> None:
+    """One structure is almost certain, and scores are the same but for large integers."""
+    best = map_inference(structure, torch.randn(structure.shape, dtype=torch.float64)).indicator
+    for gap in (20.0, 30.0):
+        differences = gibbs.totals(structure, gap * best)[1]
+        differences = (differences - differences.max()).sort(descending=True).values[1:]
+        total = differences.exp().sum().log1p()
+        truth = total - (differences * (differences - total).exp()).sum()
+        for shift in (0, 10**6, 10**12):
+            found = entropy(structure, gap * best + shift)
+            torch.testing.assert_close(found, truth, rtol=1e-9, atol=1e-14)
 
 
 def test_other_scores_are_broadcast() -> None:
