@@ -11,7 +11,7 @@ from conftest import identify
 from fenchel import Bits, Choice, Custom, DependencyTree, Matching, Sequence, map_inference
 from fenchel.structures import AbstractStructure, KBest, _gibbs, k_best
 from fenchel.structures._coded import CodedStructure
-from fenchel.structures._gibbs import _draw
+from fenchel.structures._gibbs import _scores
 
 ranked = pytest.mark.parametrize("structure", gibbs.RANKED, ids=identify)
 
@@ -106,6 +106,18 @@ def test_values_have_indicators_as_gradients(structure: AbstractStructure) -> No
     torch.testing.assert_close(grad, (weights * indicators).sum(1))
 
 
+def test_a_large_score_of_a_position_hides_no_small_ones() -> None:
+    structure = Sequence(3, 3)
+    scores = torch.randn(1, 3, 3, dtype=torch.float64)
+    scores[:, 0] = 0.0
+    large = scores.clone()
+    large[:, 0] = 2.0**60
+    codes, values = gibbs.totals(structure, scores[0])
+    ranking = k_best(structure, large, 12).codes[0]
+    found = values[(ranking.unsqueeze(1) == codes).all(-1).nonzero()[:, 1]]
+    torch.testing.assert_close(found, values.sort(descending=True).values[:12])
+
+
 def test_gradients_of_extra_scores() -> None:
     structure = Sequence(4, 3)
     inputs = torch.randn(2, 4, 3, dtype=torch.float64), torch.randn(3, 3, dtype=torch.float64)
@@ -149,7 +161,7 @@ def test_unsolvable_instances_leave_the_others_alone(structure: AbstractStructur
 def test_little_memory(structure: AbstractStructure, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = torch.randn(3, *structure.shape)
     whole = k_best(structure, scores, 5)
-    monkeypatch.setattr(_draw, "MAX_NUMBERS", 1)
+    monkeypatch.setattr(_scores, "MAX_NUMBERS", 1)
     assert k_best(structure, scores, 5).codes.equal(whole.codes)
 
 

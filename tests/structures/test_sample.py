@@ -22,7 +22,7 @@ from fenchel import (
 )
 from fenchel.structures import AbstractStructure, sample
 from fenchel.structures._coded import CodedStructure
-from fenchel.structures._gibbs import _draw
+from fenchel.structures._gibbs import _scores
 
 tractable = pytest.mark.parametrize("structure", gibbs.TRACTABLE, ids=identify)
 NUM_SAMPLES = 20_000
@@ -129,6 +129,24 @@ def test_words_that_prefer_each_other_cost_no_time() -> None:
         check_frequencies(DependencyTree(4, single_root=single_root), scores)
 
 
+@pytest.mark.parametrize(
+    "structure",
+    [Sequence(3, 3), DependencyTree(4), DependencyTree(4, projective=True), Choice(5)],
+    ids=identify,
+)
+def test_a_large_score_of_a_position_hides_no_small_ones(structure: AbstractStructure) -> None:
+    scores = torch.randn(1, *structure.shape, dtype=torch.float64)
+    expected = scores.clone()
+    if isinstance(structure, Choice):
+        scores, expected = scores.round() + 2.0**50, scores.round()
+    elif isinstance(structure, Sequence):
+        scores[:, 0], expected[:, 0] = 2.0**60, 0.0
+    else:
+        scores[:, :, 0], expected[:, :, 0] = 2.0**60, 0.0
+    codes = sample(structure, scores, NUM_SAMPLES)[0]
+    check([chi_square(codes, *gibbs.totals(structure, expected[0]))])
+
+
 @tractable
 def test_samples_of_large_scores_are_members(structure: AbstractStructure) -> None:
     assert isinstance(structure, CodedStructure)
@@ -202,7 +220,7 @@ def test_unsolvable_instances_leave_the_others_alone(structure: AbstractStructur
 
 @tractable
 def test_little_memory(structure: AbstractStructure, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_draw, "MAX_NUMBERS", 5000)  # one instance at a time, samples in pieces
+    monkeypatch.setattr(_scores, "MAX_NUMBERS", 5000)  # one instance at a time, samples in pieces
     check_frequencies(structure, torch.randn(2, *structure.shape, dtype=torch.float64))
 
 

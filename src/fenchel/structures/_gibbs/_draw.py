@@ -1,14 +1,9 @@
-"""Random choices, and how many instances to work on at once."""
+"""Random choices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
-
-MAX_NUMBERS = 2**24
-"""How many numbers an algorithm may keep at once, if it can do with so few."""
 
 
 def uniform(like: Tensor, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
@@ -31,18 +26,3 @@ def draw(log_weights: Tensor, generator: torch.Generator | None) -> Tensor:
 def flip(log_odds: Tensor, generator: torch.Generator | None) -> Tensor:
     """Booleans, true with the probability 1/(1 + exp(−log_odds))."""
     return uniform(log_odds, tuple(log_odds.shape), generator) < log_odds.sigmoid()
-
-
-def chunks(indices: Tensor, numbers: int) -> Iterator[Tensor]:
-    """The indices (N,) in pieces, if each of them needs so many numbers."""
-    if len(indices):
-        yield from indices.split(max(1, MAX_NUMBERS // numbers))
-
-
-def select(
-    instances: Tensor, scores: Tensor, extra_scores: Tensor | None, lengths: Tensor | None
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The scores (B, …), extra scores (B or 1, …) and lengths (B, k) of some instances, (N,)."""
-    if extra_scores is not None and len(extra_scores) == len(scores):
-        extra_scores = extra_scores[instances]
-    return scores[instances], extra_scores, None if lengths is None else lengths[instances]

@@ -11,10 +11,8 @@ from torch import Tensor
 from ... import _checks
 from .._base import AbstractStructure
 from .._checks import check_structure
-from .._choice import Choice
 from .._problem import ExtraScores, Problem
-from .._sequence import Sequence
-from .._tree import DependencyTree
+from ._scores import center, finite
 
 
 def entropy(
@@ -147,8 +145,8 @@ def _cross_entropy(p: Problem, q: Problem, minus_entropy: bool = False) -> Tenso
     """−Σ p(y) log q(y), or Σ p(y) log(p(y)/q(y)), of each instance, (B)."""
     structure = p.structure
     u, v = structure.marginals(*structure.arguments(p.scores, p.extra_scores, p.lengths))
-    of_p = _center(structure, p.scores, u), p.extra_scores, p.lengths
-    of_q = _center(structure, q.scores, u), q.extra_scores, q.lengths
+    of_p = center(structure, p.scores, u), p.extra_scores, p.lengths
+    of_q = center(structure, q.scores, u), q.extra_scores, q.lengths
     total = structure.log_partition(*structure.arguments(*of_p))
     value = total if q is p else structure.log_partition(*structure.arguments(*of_q))
     if minus_entropy:
@@ -157,27 +155,11 @@ def _cross_entropy(p: Problem, q: Problem, minus_entropy: bool = False) -> Tenso
     for own, other, mean in zip(of_p, of_q, (u, v), strict=False):
         if own is None or other is None or mean is None:
             continue
-        score = _finite(other) - _finite(own) if minus_entropy else _finite(other)
+        score = finite(other) - finite(own) if minus_entropy else finite(other)
         value = value - (score * mean).flatten(1).sum(1)
         excluded = excluded | ((other == -torch.inf) & (mean > 0)).flatten(1).any(1)
     value = torch.where(excluded, torch.inf, value)
     return torch.where(total == -torch.inf, 0.0, value)
-
-
-def _center(structure: AbstractStructure, scores: Tensor, u: Tensor) -> Tensor:
-    """Scores (B, *shape) of the same distribution, less that of the most likely option of each
-    position, for marginals u; so sums over likely structures are small and keep their digits."""
-    if not isinstance(structure, Sequence | DependencyTree | Choice):
-        return scores
-    dim = -2 if isinstance(structure, DependencyTree) else -1
-    likely = scores.detach().gather(dim, u.detach().argmax(dim, keepdim=True))
-    return scores - _finite(likely)
-
-
-def _finite(scores: Tensor) -> Tensor:
-    """Scores with zeros for those that are not finite; no structure uses −inf, and NaN and +inf
-    are in the log-partition."""
-    return scores.nan_to_num(0.0, 0.0, 0.0)
 
 
 def _restore(problem: Problem, value: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from .._problem import ExtraScores, Problem
 from .._sequence import Sequence
 from .._tree import DependencyTree
 from . import _partition, _sequences, _vectors
-from ._draw import chunks, select
+from ._scores import center, chunks, select
 
 
 class KBest(NamedTuple):
@@ -72,12 +72,16 @@ def k_best(
     if not isinstance(structure, CodedStructure):
         raise NotImplementedError(_no_k_best(structure))
     with torch.no_grad():
-        best = structure.best_vertices(problem).value
+        first = structure.best_vertices(problem)
+        best = first.value
         codes = torch.full((len(best), k, structure.positions), -1, device=best.device)
         dim = structure.options_dim
         options = 2 if dim is None else structure.shape[dim] + 1  # with none
         most = min(k, options**structure.positions)
-        arguments = problem.scores, problem.extra_scores, problem.lengths
+        scores = problem.scores
+        if isinstance(structure, Sequence):
+            scores = center(structure, scores.double(), first.indicator)
+        arguments = scores, problem.extra_scores, problem.lengths
         for some in chunks(best.isfinite().nonzero().squeeze(1), _numbers(structure, most)):
             codes[some, :most] = _k_best(structure, *select(some, *arguments), most)
     value = _values(structure, problem, codes)
@@ -97,7 +101,7 @@ def _k_best(
 ) -> Tensor:
     """Codes (B, k, positions) for instances that have a structure."""
     if isinstance(structure, Sequence) and extra_scores is not None:
-        return _sequences.k_best(scores.double(), extra_scores.double(), lengths, k)
+        return _sequences.k_best(scores, extra_scores.double(), lengths, k)
     if isinstance(structure, Choice):
         return _vectors.k_best_choices(scores, lengths, k)
     if isinstance(structure, Bits):

@@ -19,7 +19,7 @@ from .._problem import ExtraScores
 from .._sequence import Sequence
 from .._tree import DependencyTree
 from . import _projective_trees, _sequences, _trees, _vectors
-from ._draw import chunks, select
+from ._scores import center, chunks, select
 
 
 def sample(
@@ -69,6 +69,8 @@ def sample(
         value = structure.log_partition(*structure.arguments(*arguments))
         if not isinstance(structure, CodedStructure):
             raise NotImplementedError(_no_sampler(structure))
+        u, _ = structure.marginals(*structure.arguments(*arguments))
+        arguments = center(structure, problem.scores.double(), u), *arguments[1:]
         codes = torch.full((len(value), n, structure.positions), -1, device=value.device)
         once, each = math.prod(structure.shape) * structure.positions, sum(structure.shape)
         for some in chunks(value.isfinite().nonzero().squeeze(1), once + n * each):
@@ -87,8 +89,7 @@ def _sample(
     n: int,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Codes (B, n, positions) for instances that have structures."""
-    scores = scores.double()
+    """Codes (B, n, positions) for instances that have structures, with scores in float64."""
     if isinstance(structure, Sequence) and extra_scores is not None:
         return _sequences.sample(scores, extra_scores.double(), lengths, n, generator)
     if isinstance(structure, DependencyTree):
