@@ -168,13 +168,14 @@ def test_ragged_batches(structure: AbstractStructure) -> None:
 
 @pytest.mark.parametrize("form", gibbs.FORMS)
 @pytest.mark.parametrize("other_form", [*gibbs.FORMS, None])
-def test_extra_scores_of_any_two_forms(form: str, other_form: str | None) -> None:
-    structure = Sequence(3, 2)
-    scores, other = torch.randn(2, 3, 3, 2, dtype=torch.float64).unbind(0)
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_extra_scores_of_any_two_forms(form: str, other_form: str | None, n: int) -> None:
+    structure = Sequence(n, 2)
+    scores, other = torch.randn(2, 3, n, 2, dtype=torch.float64).unbind(0)
     scores, other = scores.requires_grad_(), other.requires_grad_()
     extra = gibbs.extra_scores(structure, form, requires_grad=True)
     other_extra = other_form and gibbs.extra_scores(structure, other_form, requires_grad=True)
-    lengths = torch.tensor([3, 2, 1])
+    lengths = torch.tensor([3, 2, 1]).clamp(max=n)
     inputs = [x for x in (scores, other, *extra, *(other_extra or ())) if x is not None]
     for p, q in (
         ((scores, extra), (other, other_extra)),
