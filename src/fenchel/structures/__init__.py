@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from ._base import REGISTRY, AbstractStructure
 from ._problem import Vertices
@@ -9,6 +10,29 @@ from ._problem import Vertices
 get, names, examples = REGISTRY.get, REGISTRY.names, REGISTRY.examples
 
 for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+    if not _module.ispkg:
+        importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["AbstractStructure", "Vertices", "examples", "get", "names"]
+if _TYPE_CHECKING:
+    from ._gibbs import KBest, cross_entropy, entropy, k_best, kl, sample
+
+__all__ = [
+    "AbstractStructure",
+    "KBest",
+    "Vertices",
+    "cross_entropy",
+    "entropy",
+    "examples",
+    "get",
+    "k_best",
+    "kl",
+    "names",
+    "sample",
+]
+
+
+def __getattr__(name: str) -> object:
+    """The functions of Gibbs distributions, which are imported when they are first used."""
+    if name in __all__:
+        return getattr(importlib.import_module(f"{__name__}._gibbs"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
