@@ -4,6 +4,8 @@ import importlib
 import pkgutil
 
 from ._base import REGISTRY, AbstractStructure
+from ._factors import AndOut, AtMostOne, Imply, Knapsack, Or, OrOut, Pair, Xor, XorOut
+from ._lp_sparsemap import GraphPosterior, RelaxedVertices
 from ._problem import Vertices
 
 get, names, examples = REGISTRY.get, REGISTRY.names, REGISTRY.examples
@@ -11,4 +13,21 @@ get, names, examples = REGISTRY.get, REGISTRY.names, REGISTRY.examples
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["AbstractStructure", "Vertices", "examples", "get", "names"]
+__all__ = [
+    "AbstractStructure",
+    "AndOut",
+    "AtMostOne",
+    "GraphPosterior",
+    "Imply",
+    "Knapsack",
+    "Or",
+    "OrOut",
+    "Pair",
+    "RelaxedVertices",
+    "Vertices",
+    "Xor",
+    "XorOut",
+    "examples",
+    "get",
+    "names",
+]

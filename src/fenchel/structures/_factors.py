@@ -315,7 +315,8 @@ class Knapsack(Factor):
         excess = torch.where(costs > 0, spent, free * costs).sum(-1, keepdim=True) - self.budget
         square = torch.where(inside, costs**2, 0.0).sum(-1, keepdim=True)
         tau = torch.where(square > 0, excess / torch.where(square > 0, square, 1.0), tau)
-        return torch.where(over, (scores - tau * costs).clamp(0, 1), free)
+        moved = torch.where(inside | (costs == 0), scores - tau * costs, moved.detach())
+        return torch.where(over, moved.clamp(0, 1), free)
 
     def _threshold(self, scores: Tensor, costs: Tensor) -> Tensor:
         """A τ (B, 1) with entries clamp(s − τc, 0, 1) that cost the budget."""

@@ -49,7 +49,8 @@ def map_inference(
     found = structure.best_vertices(problem)
     indicator, extra = problem.restore(found.indicator, found.extra)
     codes = None if found.codes is None else problem.restore_batch(found.codes)
-    return Vertices(indicator, extra, codes, problem.restore_batch(found.value))
+    value = problem.restore_batch(found.value)
+    return found._replace(indicator=indicator, extra=extra, codes=codes, value=value)
 
 
 def log_partition(

@@ -21,6 +21,8 @@ from ._base import AbstractStructure
 from ._checks import check_not_mapped, check_start, check_structure
 from ._closed_form import decompose
 from ._coded import CodedStructure
+from ._factor_graph import GraphProblem
+from ._lp_sparsemap import lp_sparsemap
 from ._posterior import Posterior, Solution
 from ._problem import ExtraScores, Problem
 from ._sparsemap_autograd import Argmax, EagerArgmax, Found, Solve
@@ -114,6 +116,8 @@ def solve(
     problem: Problem, method: str, limits: Limits, regularize: bool, start: Posterior | None = None
 ) -> Posterior:
     """The posterior of a checked problem, by a solver."""
+    if isinstance(problem, GraphProblem):
+        return lp_sparsemap(problem, limits, start)  # type: ignore[return-value]
     scores = problem.scores.flatten(1).to("cpu", torch.float64)
     extra_scores = problem.extra_scores
     if extra_scores is not None:

@@ -1,0 +1,327 @@
+"""SparseMAP and MAP inference of factor graphs: their linear relaxations, and derivatives."""
+
+# pyright: reportIncompatibleMethodOverride=false
+# PyTorch declares these methods with *args; each Function here names its own.
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from ..mappings._general import ConvergenceWarning
+from ..ops.sparsemap.combination import inner
+from ..ops.sparsemap.solution import Limits
+from . import _admm
+from ._checks import NO_VMAP, check_start
+from ._factor_graph import GraphProblem
+from ._posterior import Posterior
+
+RELAXATION_LIMITS = Limits(tol=1e-7, max_iter=20_000)
+"""Those of `map_inference`, for scores of size one."""
+INTEGRAL = 1e-4
+"""How far from an integer a solution of the relaxation may be and count as one."""
+
+
+class RelaxedVertices(NamedTuple):
+    """The solution of the linear relaxation of a `FactorGraph`, for each instance."""
+
+    indicator: Tensor
+    """(..., *shape): the variables; if `is_integral`, the best structure of the graph."""
+    extra: Any
+    """The same for the extra scores, in the form in which they were given; None if none."""
+    codes: None
+    value: Tensor
+    """(...): its score, differentiable. No structure of the graph has a higher one. −inf where
+    there is no solution."""
+    is_integral: Tensor
+    """(...): whether all variables are integers."""
+    converged: Tensor
+    """(...): whether the solver reached its tolerance."""
+
+
+@dataclass(frozen=True, eq=False)
+class GraphSolution:
+    """A solution in float64 with one batch dimension, on the CPU."""
+
+    marginals: Tensor
+    """(B, *shape)"""
+    extras: Tensor | None
+    """(B, m)"""
+    consensus: _admm.Consensus
+    outcome: _admm.Outcome
+
+    def extra_marginals(self, shape: tuple[int, ...]) -> Tensor:
+        """The marginals (B, *shape) of extra scores of that shape."""
+        assert self.extras is not None
+        return self.extras.reshape(-1, *shape)
+
+
+class GraphPosterior:
+    """The SparseMAP of a `FactorGraph`: its marginals, and how exact they are.
+
+    Attributes have the batch dimensions of the scores, and marginals their type and device.
+    """
+
+    def __init__(self, problem: GraphProblem, solution: GraphSolution) -> None:
+        self._problem = problem
+        self._solution = solution
+
+    def _restore(self, values: Tensor) -> Tensor:
+        return self._problem.restore_batch(values.to(self._problem.scores.device))
+
+    def _restore_double(self, values: Tensor) -> Tensor:
+        return values.to(self._problem.scores.device).reshape(self._problem.batch)
+
+    @cached_property
+    def marginals(self) -> Tensor:
+        """(..., *shape), differentiable: the mean of the factors' own marginals."""
+        return self._restore(self._solution.marginals)
+
+    @cached_property
+    def extra(self) -> Any:
+        """The marginals of the extra scores, differentiable, in the form in which these were given;
+        None without extra scores."""
+        extras = self._solution.extras
+        if extras is None:
+            return None
+        return self._problem.restore(self.marginals, extras.to(self._problem.scores.device))[1]
+
+    @cached_property
+    def primal_residual(self) -> Tensor:
+        """(...) in float64: the largest difference between a factor's marginals and the graph's."""
+        return self._restore_double(self._solution.outcome.primal)
+
+    @cached_property
+    def dual_residual(self) -> Tensor:
+        """(...) in float64: the largest error of the optimality conditions, on the scale of the
+        scores."""
+        return self._restore_double(self._solution.outcome.dual)
+
+    @cached_property
+    def iterations(self) -> Tensor:
+        """(...): how many rounds over the factors it took."""
+        return self._restore(self._solution.outcome.iterations)
+
+    @cached_property
+    def converged(self) -> Tensor:
+        """(...): whether both residuals are at most `tol`."""
+        return self._restore(self._solution.outcome.converged)
+
+    @cached_property
+    def feasible(self) -> Tensor:
+        """(...): false where it is proved that no marginals satisfy all factors; these are zero."""
+        return self._restore(~self._solution.outcome.infeasible)
+
+    @cached_property
+    def factors(self) -> list[Posterior]:
+        """For each `add`, the structures of its factors with their weights, as a Posterior with
+        batch dimensions (..., F); without gradients. A negated variable counts as 1 − u."""
+        from ._sparsemap import sparsemap  # which imports this file
+
+        consensus, outcome = self._solution.consensus, self._solution.outcome
+        extra = consensus.extra_scores
+        pieces = consensus.extra_pieces(None if extra is None else extra / outcome.state.step)
+        found, start = [], 0
+        for group, piece in zip(consensus.groups, pieces, strict=True):
+            size = group.index.numel()
+            scores = consensus.group_scores(group, outcome.shifted[:, start : start + size])
+            scores = scores.reshape(*self._problem.batch, *group.index.shape)
+            if piece is not None:
+                piece = piece.reshape(*self._problem.batch, *piece.shape[1:])
+            with torch.no_grad():
+                found.append(sparsemap(group.factor, scores.detach(), piece))
+            start += size
+        return found
+
+    def __repr__(self) -> str:
+        count, converged = len(self._solution.marginals), self._solution.outcome.converged
+        return (
+            f"GraphPosterior of {count} instances of {self._problem.structure}, "
+            f"{int(converged.sum())} of them converged"
+        )
+
+
+def lp_sparsemap(
+    problem: GraphProblem, limits: Limits, start: GraphPosterior | None = None
+) -> GraphPosterior:
+    """SparseMAP of the relaxation of a graph, for a checked problem."""
+    scores = problem.scores.flatten(1).to("cpu", torch.float64)
+    extra = problem.extra_scores
+    extra = None if extra is None else extra.to("cpu", torch.float64)
+    state = None
+    if start is not None:
+        check_start(start, GraphPosterior, problem)
+        state = start._solution.outcome.state
+    found = _Found(problem, limits, state)
+    u, v = Argmax.apply(scores, extra, found)  # type: ignore[misc]
+    _warn_if_missed(found.outcome, limits)
+    marginals = u.reshape(problem.scores.shape)
+    extras = None if extra is None else v
+    return GraphPosterior(problem, GraphSolution(marginals, extras, found.consensus, found.outcome))
+
+
+def relax(problem: GraphProblem) -> RelaxedVertices:
+    """The linear relaxation of MAP inference, for a checked problem."""
+    with torch.no_grad():
+        scores = problem.scores.flatten(1).to("cpu", torch.float64)
+        extra = problem.extra_scores
+        extra = None if extra is None else extra.to("cpu", torch.float64)
+        scores, extra, bad = _solvable(scores, extra)
+        size = torch.where(scores == -torch.inf, 0.0, scores).abs().amax(1, keepdim=True)
+        if extra is not None and extra.shape[1]:
+            size = torch.maximum(size, extra.abs().amax(1, keepdim=True))
+        size = torch.where(size > 0, size, 1.0)
+        consensus = _admm.Consensus(problem, scores / size, None if extra is None else extra / size)
+        outcome = _admm.solve(consensus, 0.0, RELAXATION_LIMITS, _start(consensus))
+        _warn_if_missed(outcome, RELAXATION_LIMITS)
+        u = consensus.mean(outcome.copies, outcome.state.u)
+        v = outcome.extras
+        integral = ((u - u.round()).abs() <= INTEGRAL).all(1)
+        u = torch.where(integral.unsqueeze(1), u.round(), u)
+        if v is not None:
+            near = (v - v.round()).abs() <= INTEGRAL
+            v = torch.where(integral.unsqueeze(1) & near, v.round(), v)
+        u, v = (_overwrite(x, bad, outcome.infeasible) for x in (u, v))
+        u, v = (None if x is None else x.to(problem.scores) for x in (u, v))
+        integral = integral & ~bad & ~outcome.infeasible
+        failed = torch.where(outcome.infeasible & ~bad, -torch.inf, 0.0).to(u)
+    value = inner(u, problem.scores.flatten(1)) + failed
+    if v is not None and problem.extra_scores is not None:
+        value = value + inner(v, problem.extra_scores)
+    flags = (problem.restore_batch(x.to(u.device)) for x in (integral, outcome.converged & ~bad))
+    return RelaxedVertices(u.reshape(problem.scores.shape), v, None, value, *flags)
+
+
+class _Found:
+    """A solver, and what it finds; `Argmax` fills it."""
+
+    consensus: _admm.Consensus
+    outcome: _admm.Outcome
+    solved: Tensor
+
+    def __init__(self, problem: GraphProblem, limits: Limits, state: _admm.State | None) -> None:
+        self.problem, self.limits, self.state = problem, limits, state
+
+    def solve(self, scores: Tensor, extra: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The marginals (B, n) and those of extra scores, (B, m)."""
+        scores, extra, bad = _solvable(scores.detach(), None if extra is None else extra.detach())
+        self.consensus = _admm.Consensus(self.problem, scores, extra)
+        state = _start(self.consensus) if self.state is None else self.state
+        outcome = _admm.solve(self.consensus, 1.0, self.limits, state)
+        self.solved = ~(bad | outcome.infeasible)
+        self.outcome = outcome._replace(converged=outcome.converged & ~bad)
+        u = self.consensus.mean(outcome.copies, outcome.state.u)
+        v = scores.new_zeros(len(scores), 0) if outcome.extras is None else outcome.extras
+        u, v = (_overwrite(x, bad, outcome.infeasible) for x in (u, v))
+        return u, v  # type: ignore[return-value]
+
+    @cached_property
+    def jacobian(self) -> _admm.Jacobian:
+        return _admm.Jacobian(self.consensus, self.outcome)
+
+
+class Argmax(Function):
+    """Scores (B, n) and extra scores (B, m) to their marginals."""
+
+    @staticmethod
+    def forward(scores: Tensor, extra: Tensor | None, found: _Found) -> tuple[Tensor, Tensor]:
+        return found.solve(scores, extra)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        ctx.found = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, u: Tensor, v: Tensor) -> tuple:
+        scores, extra = Product.apply(u, v, ctx.found)  # type: ignore[misc]
+        needs = ctx.needs_input_grad
+        return scores if needs[0] else None, extra if needs[1] else None, None
+
+    @staticmethod
+    def jvp(ctx: Any, scores: Tensor, extra: Tensor | None, _: None) -> tuple:
+        extra = scores.new_zeros(len(scores), 0) if extra is None else extra
+        return Product.apply(scores, extra, ctx.found)  # type: ignore[return-value]
+
+    @staticmethod
+    def vmap(*_: Any) -> None:
+        raise NotImplementedError(NO_VMAP)
+
+
+class Product(Function):
+    """The Jacobian times a vector. It is symmetric, and constant near the solution, so that the
+    derivative of this linear function is the function itself."""
+
+    @staticmethod
+    def forward(u: Tensor, v: Tensor, found: _Found) -> tuple[Tensor, Tensor]:
+        scores, extra = found.jacobian.multiply(u, v)
+        solved = found.solved.unsqueeze(1)
+        return torch.where(solved, scores, 0.0), torch.where(solved, extra, 0.0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        ctx.found = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, u: Tensor, v: Tensor) -> tuple:
+        return (*Product.apply(u, v, ctx.found), None)  # type: ignore[misc]
+
+    @staticmethod
+    def jvp(ctx: Any, u: Tensor, v: Tensor, _: None) -> tuple:
+        return Product.apply(u, v, ctx.found)  # type: ignore[return-value]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, u: Tensor, v: Tensor, found: _Found) -> tuple:
+        def row(x: Tensor, dim: int | None, k: int) -> Tensor:
+            return x if dim is None else x.select(dim, k)
+
+        rows = [
+            Product.apply(row(u, in_dims[0], k), row(v, in_dims[1], k), found)
+            for k in range(info.batch_size)
+        ]
+        return tuple(torch.stack(column) for column in zip(*rows, strict=True)), (0, 0)
+
+
+def _start(consensus: _admm.Consensus) -> _admm.State:
+    """Zero multipliers, and variables between 0 and 1."""
+    scores = consensus.scores
+    u = torch.where(consensus.forbidden, 0.0, scores).clamp(0, 1)
+    return _admm.State(u, scores.new_zeros(len(u), len(consensus.index)), torch.ones_like(u[:, :1]))
+
+
+def _solvable(scores: Tensor, extra: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
+    """The scores with zeros in instances with a NaN or +inf, and which instances these are, (B)."""
+    bad = ~(scores < torch.inf).all(1)
+    if extra is not None:
+        bad = bad | ~extra.isfinite().all(1)
+        extra = torch.where(bad.unsqueeze(1), 0.0, extra)
+    return torch.where(bad.unsqueeze(1), 0.0, scores), extra, bad
+
+
+def _overwrite(values: Tensor | None, bad: Tensor, infeasible: Tensor) -> Tensor | None:
+    """Values (B, …) with NaN in bad instances, and zeros in infeasible ones."""
+    if values is None:
+        return None
+    values = torch.where(infeasible.unsqueeze(1), 0.0, values)
+    return torch.where(bad.unsqueeze(1), torch.nan, values)
+
+
+def _warn_if_missed(outcome: _admm.Outcome, limits: Limits) -> None:
+    """Warns once for the batch if an instance did not reach the tolerance."""
+    missed = ~outcome.converged & ~outcome.infeasible
+    if not bool(missed.any()):
+        return
+    largest = max(float(x[missed].max()) for x in (outcome.primal, outcome.dual))
+    warnings.warn(
+        f"{int(missed.sum())} of {missed.numel()} graphs did not reach residuals of "
+        f"{limits.tol:g} (the largest is {largest:.1e}) in {limits.max_iter} rounds; raise "
+        f"`max_iter`, for example to {10 * limits.max_iter}, or `tol`. A graph without any "
+        "solution never does.",
+        ConvergenceWarning,
+        stacklevel=5,
+    )
