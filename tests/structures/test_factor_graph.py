@@ -10,6 +10,7 @@ import torch
 from local_polytope import LocalPolytope, random_graph
 from torch import Tensor
 
+import fenchel
 from fenchel import (
     Bits,
     Budget,
@@ -210,3 +211,176 @@ def test_gradients_of_random_graphs(seed: int) -> None:
         return sparsemap(graph, scores, extra, tol=1e-12).marginals
 
     assert torch.autograd.gradcheck(marginals, scores.requires_grad_(), eps=1e-6, atol=1e-5)
+
+
+def test_a_batch_is_its_instances() -> None:
+    graph = parser(4, 1)
+    scores = torch.randn(2, 3, 4, 4, dtype=torch.float64, requires_grad=True)
+    posterior = sparsemap(graph, scores, tol=1e-10)
+    assert posterior.converged.shape == posterior.iterations.shape == (2, 3)
+    alone = sparsemap(graph, scores[1, 2], tol=1e-10)
+    torch.testing.assert_close(alone.marginals, posterior.marginals[1, 2], rtol=0, atol=1e-8)
+    v = torch.randn(4, 4, dtype=torch.float64)
+    grads = [
+        torch.autograd.grad((u * v).sum(), scores)[0][1, 2]
+        for u in (alone.marginals, posterior.marginals[1, 2])
+    ]
+    torch.testing.assert_close(*grads, rtol=0, atol=1e-8)
+    empty = sparsemap(graph, scores[:0])
+    assert empty.marginals.shape == (0, 3, 4, 4)
+    assert map_inference(graph, scores[:0]).indicator.shape == (0, 3, 4, 4)
+
+
+def test_types() -> None:
+    graph, scores = parser(4, 1), torch.randn(3, 4, 4)
+    single, double = sparsemap(graph, scores), sparsemap(graph, scores.double())
+    assert single.marginals.dtype == torch.float32
+    assert single.primal_residual.dtype == torch.float64
+    torch.testing.assert_close(single.marginals.double(), double.marginals, rtol=0, atol=1e-6)
+    assert sparsemap(graph, scores.bfloat16()).marginals.dtype == torch.bfloat16
+    assert map_inference(graph, scores).indicator.dtype == torch.float32
+
+
+def test_forbidden_variables_are_zero() -> None:
+    graph = parser(4, 2)
+    scores = torch.randn(5, 4, 4, dtype=torch.float64)
+    scores[:, 1, 2] = scores[:, 3, 0] = -torch.inf
+    posterior = sparsemap(graph, scores.requires_grad_(), tol=1e-9)
+    assert posterior.converged.all()
+    assert (posterior.marginals[:, 1, 2] == 0).all()
+    low = torch.where(scores.isinf(), -1e3, scores.detach())
+    expected = sparsemap(graph, low, tol=1e-9)
+    torch.testing.assert_close(posterior.marginals, expected.marginals, rtol=0, atol=1e-7)
+    posterior.marginals[:, 0].sum().backward()
+    assert scores.grad.isfinite().all()  # type: ignore[union-attr]
+    assert (scores.grad[:, 1, 2] == 0).all()  # type: ignore[index]
+
+
+def test_ties() -> None:
+    posterior = sparsemap(parser(4, 2), torch.zeros(4, 4), tol=1e-9)
+    assert posterior.converged
+    torch.testing.assert_close(posterior.marginals, torch.full((4, 4), 0.25))
+    relaxed = map_inference(parser(4, 2), torch.zeros(4, 4))
+    assert relaxed.converged
+    assert relaxed.value == 0
+
+
+def test_infeasible_graphs() -> None:
+    graph = FactorGraph((3,))
+    graph.add(Xor(), torch.tensor([0, 1, 2]))
+    graph.add(Budget(2, 2, exact=True), torch.tensor([0, 1]))
+    posterior = sparsemap(graph, torch.randn(4, 3))
+    assert not posterior.feasible.any()
+    assert not posterior.converged.any()
+    assert (posterior.marginals == 0).all()
+    relaxed = map_inference(graph, torch.randn(4, 3))
+    assert (relaxed.value == -torch.inf).all()
+    assert not relaxed.is_integral.any()
+
+
+def test_one_infeasible_instance_does_not_disturb_others() -> None:
+    graph = FactorGraph((3,))
+    graph.add(Xor(), torch.tensor([[0, 1], [1, 2]]))
+    scores = torch.randn(4, 3, dtype=torch.float64)
+    scores[1, :2] = -torch.inf
+    scores[2, 0] = torch.nan
+    posterior = sparsemap(graph, scores)
+    assert posterior.feasible.tolist() == [True, False, True, True]
+    assert posterior.converged.tolist() == [True, False, False, True]
+    assert (posterior.marginals[1] == 0).all()
+    assert posterior.marginals[2].isnan().all()
+    alone = sparsemap(graph, scores[3])
+    torch.testing.assert_close(posterior.marginals[3], alone.marginals, rtol=0, atol=1e-5)
+
+
+def test_a_limit_of_rounds_ends_with_a_warning() -> None:
+    scores = torch.randn(3, 5, 5, dtype=torch.float64)
+    with pytest.warns(fenchel.ConvergenceWarning, match="raise `max_iter`, for example to 20"):
+        posterior = sparsemap(parser(5, 1), scores, max_iter=2)
+    assert not posterior.converged.any()
+    assert (posterior.iterations == 2).all()
+
+
+def test_warm_start() -> None:
+    graph, scores = parser(6, 1), torch.randn(3, 6, 6, dtype=torch.float64)
+    first = sparsemap(graph, scores, tol=1e-8)
+    again = sparsemap(graph, scores, tol=1e-8, start=first)
+    assert (again.iterations <= 3).all()
+    torch.testing.assert_close(again.marginals, first.marginals, rtol=0, atol=1e-6)
+    with pytest.raises(TypeError, match="`start` must be a GraphPosterior"):
+        sparsemap(graph, scores, start=sparsemap(Choice(3), scores[0, 0, :3]))
+
+
+def test_variables_without_factors_are_free() -> None:
+    graph = FactorGraph((4,))
+    graph.add(Xor(), torch.tensor([0, 1]))
+    scores = torch.tensor([0.3, 0.1, 0.4, 2.0], dtype=torch.float64, requires_grad=True)
+    posterior = sparsemap(graph, scores, tol=1e-10)
+    expected = torch.tensor([0.6, 0.4, 0.4, 1.0], dtype=torch.float64)
+    torch.testing.assert_close(posterior.marginals, expected)
+    posterior.marginals[2:].sum().backward()
+    torch.testing.assert_close(scores.grad, torch.tensor([0.0, 0, 1, 0]).double())
+    free = FactorGraph((2,))
+    assert sparsemap(free, torch.tensor([-1.0, 0.5])).marginals.tolist() == [0.0, 0.5]
+    assert map_inference(free, torch.tensor([-1.0, 0.5])).indicator.tolist() == [0.0, 1.0]
+
+
+def test_negated_variables() -> None:
+    graph, same = FactorGraph((3,)), FactorGraph((3,))
+    graph.add(Or(), graph.variables, negated=torch.tensor([True, True, False]))
+    same.add(Imply(), same.variables)
+    scores = torch.randn(10, 3, dtype=torch.float64)
+    one, other = (sparsemap(x, scores, tol=1e-10).marginals for x in (graph, same))
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-8)
+
+
+def test_losses() -> None:
+    graph, scores = parser(4, 2), torch.randn(3, 4, 4, dtype=torch.float64, requires_grad=True)
+    target = map_inference(graph, torch.randn(3, 4, 4, dtype=torch.float64)).indicator
+    loss = fenchel.structured_loss(graph, scores, target, reduction="sum", tol=1e-9)
+    (gradient,) = torch.autograd.grad(loss, scores)
+    expected = sparsemap(graph, scores, tol=1e-9).marginals - target
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-6)
+    assert fenchel.structured_loss(graph, scores, target, kind="perceptron") >= 0
+
+
+def test_what_is_intractable_is_refused() -> None:
+    graph, scores = parser(3, 1), torch.zeros(3, 3)
+    for function in (fenchel.log_partition, fenchel.marginals):
+        with pytest.raises(NotImplementedError, match=r"FactorGraph are intractable.*sparsemap"):
+            function(graph, scores)
+
+
+def test_wrong_arguments() -> None:
+    graph = FactorGraph((2, 2))
+    with pytest.raises(TypeError, match="`shape` must be a tuple, got int"):
+        FactorGraph(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="`structure` must be a structure"):
+        graph.add("xor", graph.variables)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="other than a graph"):
+        graph.add(FactorGraph((2,)), torch.tensor([0, 1]))
+    with pytest.raises(TypeError, match=r"`index` must be a torch\.Tensor, got list"):
+        graph.add(Xor(), [0, 1])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="`index` must have integers"):
+        graph.add(Xor(), torch.tensor([0.0, 1.0]))
+    with pytest.raises(ValueError, match="below the number of variables, 4; got 4"):
+        graph.add(Xor(), torch.tensor([0, 4]))
+    with pytest.raises(ValueError, match=r"`index` must have shape \(F, 3\), got \(1, 2\)"):
+        graph.add(Choice(3), torch.tensor([[0, 1]]))
+    with pytest.raises(ValueError, match=r"`index` must have shape \(F, d\)"):
+        graph.add(Xor(), torch.zeros(1, 1, 2, dtype=torch.int64))
+    with pytest.raises(ValueError, match="`index` must not be empty"):
+        graph.add(Xor(), torch.zeros(0, 2, dtype=torch.int64))
+    with pytest.raises(TypeError, match="`negated` must be a boolean"):
+        graph.add(Xor(), torch.tensor([0, 1]), negated=torch.tensor([1, 0]))
+    with pytest.raises(ValueError, match="`negated` must broadcast"):
+        graph.add(Xor(), torch.tensor([0, 1]), negated=torch.ones(3, dtype=torch.bool))
+    graph.add(Pair(), torch.tensor([[0, 1], [2, 3]]))
+    with pytest.raises(ValueError, match=r"`coupling` must have shape"):
+        sparsemap(graph, torch.zeros(2, 2), torch.zeros(3))
+    with pytest.raises(ValueError, match="`method` must be None for a FactorGraph"):
+        sparsemap(graph, torch.zeros(2, 2), method="away")
+    with pytest.raises(ValueError, match="`regularize_extra` must be False"):
+        sparsemap(graph, torch.zeros(2, 2), regularize_extra=True)
+    with pytest.raises(ValueError, match="`lengths` and `mask` must be None"):
+        sparsemap(graph, torch.zeros(2, 2), lengths=torch.tensor(1))

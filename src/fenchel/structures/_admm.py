@@ -190,7 +190,7 @@ class Consensus:
             own = torch.where(flat, -finite, own)
         problem = group.factor.problem(own.reshape(-1, *group.factor.shape))
         value = group.factor.best_vertices(problem).value + offset
-        return value.reshape(len(scores), -1).sum(1)
+        return value.reshape(len(scores), group.count).sum(1)
 
 
 class Outcome(NamedTuple):

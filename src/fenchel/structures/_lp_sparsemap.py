@@ -23,7 +23,9 @@ from ._factor_graph import GraphProblem
 from ._posterior import Posterior
 
 RELAXATION_LIMITS = Limits(tol=1e-7, max_iter=20_000)
-"""Those of `map_inference`, for scores of size one."""
+"""Those of `map_inference`, for scores of size `RELAXATION_SIZE`."""
+RELAXATION_SIZE = 5.0
+"""To which a linear program's scores are scaled: the method is fastest at about this size."""
 INTEGRAL = 1e-4
 """How far from an integer a solution of the relaxation may be and count as one."""
 
@@ -160,7 +162,7 @@ def lp_sparsemap(
         state = start._solution.outcome.state
     found = _Found(problem, limits, state)
     u, v = Argmax.apply(scores, extra, found)  # type: ignore[misc]
-    _warn_if_missed(found.outcome, limits)
+    _warn_if_missed(found.outcome, found.solved, limits)
     marginals = u.reshape(problem.scores.shape)
     extras = None if extra is None else v
     return GraphPosterior(problem, GraphSolution(marginals, extras, found.consensus, found.outcome))
@@ -176,10 +178,10 @@ def relax(problem: GraphProblem) -> RelaxedVertices:
         size = torch.where(scores == -torch.inf, 0.0, scores).abs().amax(1, keepdim=True)
         if extra is not None and extra.shape[1]:
             size = torch.maximum(size, extra.abs().amax(1, keepdim=True))
-        size = torch.where(size > 0, size, 1.0)
+        size = torch.where(size > 0, size, 1.0) / RELAXATION_SIZE
         consensus = _admm.Consensus(problem, scores / size, None if extra is None else extra / size)
         outcome = _admm.solve(consensus, 0.0, RELAXATION_LIMITS, _start(consensus))
-        _warn_if_missed(outcome, RELAXATION_LIMITS)
+        _warn_if_missed(outcome, ~(bad | outcome.infeasible), RELAXATION_LIMITS)
         u = consensus.mean(outcome.copies, outcome.state.u)
         v = outcome.extras
         integral = ((u - u.round()).abs() <= INTEGRAL).all(1)
@@ -311,9 +313,9 @@ def _overwrite(values: Tensor | None, bad: Tensor, infeasible: Tensor) -> Tensor
     return torch.where(bad.unsqueeze(1), torch.nan, values)
 
 
-def _warn_if_missed(outcome: _admm.Outcome, limits: Limits) -> None:
-    """Warns once for the batch if an instance did not reach the tolerance."""
-    missed = ~outcome.converged & ~outcome.infeasible
+def _warn_if_missed(outcome: _admm.Outcome, solvable: Tensor, limits: Limits) -> None:
+    """Warns once for the batch if a solvable instance did not reach the tolerance."""
+    missed = ~outcome.converged & solvable
     if not bool(missed.any()):
         return
     largest = max(float(x[missed].max()) for x in (outcome.primal, outcome.dual))

@@ -18,10 +18,10 @@ from ..ops._structure import sizes
 from ..ops.sparsemap import reference
 from ..ops.sparsemap.solution import Limits, Outcome
 from ._base import AbstractStructure
-from ._checks import check_not_mapped, check_start, check_structure
+from ._checks import check_graph_options, check_not_mapped, check_start, check_structure
 from ._closed_form import decompose
 from ._coded import CodedStructure
-from ._factor_graph import GraphProblem
+from ._factor_graph import FactorGraph, GraphProblem
 from ._lp_sparsemap import lp_sparsemap
 from ._posterior import Posterior, Solution
 from ._problem import ExtraScores, Problem
@@ -39,8 +39,8 @@ def sparsemap(
     tol: float = 1e-6,
     max_iter: int = 10_000,
     regularize_extra: bool = False,
-    start: Posterior | None = None,
-) -> Posterior:
+    start: Any = None,
+) -> Any:
     """A sparse distribution over structures: the marginals closest to the scores.
 
     u = argmax over the marginals of all distributions of ⟨θ, u⟩ + ⟨φ, v⟩ − ½‖u‖², where θ are the
@@ -63,8 +63,9 @@ def sparsemap(
             structures, except those that the scores now forbid.
     Returns:
         A Posterior: marginals, the codes of structures with their weights, and how exact they are.
-        If all structures of an instance are forbidden, its marginals and weights are zero. If it
-        has a NaN or +inf, they are NaN.
+        A `FactorGraph` has a GraphPosterior; there `tol` is for residuals, and `max_iter` is the
+        number of rounds over the factors. If all structures of an instance are forbidden, its
+        marginals and weights are zero. If it has a NaN or +inf, they are NaN.
     Raises:
         TypeError, ValueError: for input of the wrong kind, shape or value.
 
@@ -104,6 +105,8 @@ def sparsemap(
     _checks.check_size("max_iter", max_iter)
     if method is not None:
         _checks.check_choice("method", method, ops.METHODS)
+    if isinstance(structure, FactorGraph):
+        check_graph_options(method, regularize_extra)
     problem = structure.problem(scores, extra_scores, lengths, mask)
     if regularize_extra:
         problem = problem.split_shared_scores()
