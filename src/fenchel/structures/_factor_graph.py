@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ from ._factors import LogicFactor, Xor
 from ._problem import ExtraScores, Problem
 
 
-class Group(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Group:
     """Factors of one kind, which are solved together."""
 
     factor: AbstractStructure
@@ -158,8 +159,9 @@ class FactorGraph(AbstractStructure):
                 layout.append((group.count, *own))
                 pieces.append(piece.expand(*batch, *own).reshape(len(base.scores), -1))
         merged = torch.cat(pieces, -1).to(base.scores.dtype) if pieces else None
-        known = {f.name: getattr(base, f.name) for f in fields(base)} | {"extra_scores": merged}
-        return GraphProblem(**known, as_tuple=isinstance(extra_scores, tuple), layout=layout)
+        as_tuple = isinstance(extra_scores, tuple)
+        known = base.scores, merged, base.lengths, base.batch, base.dtype, base.form
+        return GraphProblem(self, *known, as_tuple, layout)
 
     @classmethod
     def examples(cls) -> Iterator[AbstractStructure]:

@@ -30,6 +30,12 @@ INTEGRAL = 1e-4
 """How far from an integer a solution of the relaxation may be and count as one."""
 
 
+NO_STRUCTURES = (
+    "a FactorGraph has marginals, but no distribution over structures of its own; `factors` has "
+    "those of each factor."
+)
+
+
 class RelaxedVertices(NamedTuple):
     """The solution of the linear relaxation of a `FactorGraph`, for each instance."""
 
@@ -64,18 +70,19 @@ class GraphSolution:
         return self.extras.reshape(-1, *shape)
 
 
-class GraphPosterior:
+class GraphPosterior(Posterior):
     """The SparseMAP of a `FactorGraph`: its marginals, and how exact they are.
 
-    Attributes have the batch dimensions of the scores, and marginals their type and device.
+    Attributes have the batch dimensions of the scores, and marginals their type and device. Only
+    the factors have structures with weights.
     """
+
+    _problem: GraphProblem
+    _solution: GraphSolution  # type: ignore[assignment]
 
     def __init__(self, problem: GraphProblem, solution: GraphSolution) -> None:
         self._problem = problem
         self._solution = solution
-
-    def _restore(self, values: Tensor) -> Tensor:
-        return self._problem.restore_batch(values.to(self._problem.scores.device))
 
     def _restore_double(self, values: Tensor) -> Tensor:
         return values.to(self._problem.scores.device).reshape(self._problem.batch)
@@ -93,6 +100,13 @@ class GraphPosterior:
         if extras is None:
             return None
         return self._problem.restore(self.marginals, extras.to(self._problem.scores.device))[1]
+
+    @property
+    def codes(self) -> Tensor:
+        """None of the graph's own: raises an error."""
+        raise AttributeError(NO_STRUCTURES)
+
+    weights = support_size = gap = codes  # type: ignore[assignment]
 
     @cached_property
     def primal_residual(self) -> Tensor:
@@ -150,7 +164,7 @@ class GraphPosterior:
 
 
 def lp_sparsemap(
-    problem: GraphProblem, limits: Limits, start: GraphPosterior | None = None
+    problem: GraphProblem, limits: Limits, start: Posterior | None = None
 ) -> GraphPosterior:
     """SparseMAP of the relaxation of a graph, for a checked problem."""
     scores = problem.scores.flatten(1).to("cpu", torch.float64)
@@ -159,7 +173,7 @@ def lp_sparsemap(
     state = None
     if start is not None:
         check_start(start, GraphPosterior, problem)
-        state = start._solution.outcome.state
+        state = start._solution.outcome.state  # type: ignore[attr-defined]
     found = _Found(problem, limits, state)
     u, v = Argmax.apply(scores, extra, found)  # type: ignore[misc]
     _warn_if_missed(found.outcome, found.solved, limits)
@@ -189,8 +203,8 @@ def relax(problem: GraphProblem) -> RelaxedVertices:
         if v is not None:
             near = (v - v.round()).abs() <= INTEGRAL
             v = torch.where(integral.unsqueeze(1) & near, v.round(), v)
-        u, v = (_overwrite(x, bad, outcome.infeasible) for x in (u, v))
-        u, v = (None if x is None else x.to(problem.scores) for x in (u, v))
+        u = _overwrite(u, bad, outcome.infeasible).to(problem.scores)
+        v = None if v is None else _overwrite(v, bad, outcome.infeasible).to(problem.scores)
         integral = integral & ~bad & ~outcome.infeasible
         failed = torch.where(outcome.infeasible & ~bad, -torch.inf, 0.0).to(u)
     value = inner(u, problem.scores.flatten(1)) + failed
@@ -220,8 +234,7 @@ class _Found:
         self.outcome = outcome._replace(converged=outcome.converged & ~bad)
         u = self.consensus.mean(outcome.copies, outcome.state.u)
         v = scores.new_zeros(len(scores), 0) if outcome.extras is None else outcome.extras
-        u, v = (_overwrite(x, bad, outcome.infeasible) for x in (u, v))
-        return u, v  # type: ignore[return-value]
+        return _overwrite(u, bad, outcome.infeasible), _overwrite(v, bad, outcome.infeasible)
 
     @cached_property
     def jacobian(self) -> _admm.Jacobian:
@@ -305,10 +318,8 @@ def _solvable(scores: Tensor, extra: Tensor | None) -> tuple[Tensor, Tensor | No
     return torch.where(bad.unsqueeze(1), 0.0, scores), extra, bad
 
 
-def _overwrite(values: Tensor | None, bad: Tensor, infeasible: Tensor) -> Tensor | None:
+def _overwrite(values: Tensor, bad: Tensor, infeasible: Tensor) -> Tensor:
     """Values (B, …) with NaN in bad instances, and zeros in infeasible ones."""
-    if values is None:
-        return None
     values = torch.where(infeasible.unsqueeze(1), 0.0, values)
     return torch.where(bad.unsqueeze(1), torch.nan, values)
 

@@ -39,8 +39,8 @@ def sparsemap(
     tol: float = 1e-6,
     max_iter: int = 10_000,
     regularize_extra: bool = False,
-    start: Any = None,
-) -> Any:
+    start: Posterior | None = None,
+) -> Posterior:
     """A sparse distribution over structures: the marginals closest to the scores.
 
     u = argmax over the marginals of all distributions of ⟨θ, u⟩ + ⟨φ, v⟩ − ½‖u‖², where θ are the
@@ -120,7 +120,7 @@ def solve(
 ) -> Posterior:
     """The posterior of a checked problem, by a solver."""
     if isinstance(problem, GraphProblem):
-        return lp_sparsemap(problem, limits, start)  # type: ignore[return-value]
+        return lp_sparsemap(problem, limits, start)
     scores = problem.scores.flatten(1).to("cpu", torch.float64)
     extra_scores = problem.extra_scores
     if extra_scores is not None:
