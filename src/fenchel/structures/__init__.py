@@ -5,13 +5,14 @@ import pkgutil
 
 from ._base import REGISTRY, AbstractStructure
 from ._factors import AndOut, AtMostOne, Imply, Knapsack, Or, OrOut, Pair, Xor, XorOut
-from ._lp_sparsemap import GraphPosterior, RelaxedVertices
-from ._problem import Vertices
+from ._posterior import GraphPosterior
+from ._problem import RelaxedVertices, Vertices
 
 get, names, examples = REGISTRY.get, REGISTRY.names, REGISTRY.examples
 
 for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+    if not _module.ispkg:
+        importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
     "AbstractStructure",

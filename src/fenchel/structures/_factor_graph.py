@@ -43,7 +43,6 @@ class FactorGraph(AbstractStructure):
     among the factors these are the marginals of the graph's own structures; with cycles there may
     be more of them. A variable without a factor is any number between 0 and 1.
 
-    >>> import torch
     >>> from fenchel import Budget, DependencyTree, FactorGraph, sparsemap
     >>> graph = FactorGraph((3, 3))
     >>> graph.add(DependencyTree(3), graph.variables)
@@ -121,7 +120,7 @@ class FactorGraph(AbstractStructure):
         )
 
     def best_vertices(self, problem: Problem) -> Any:
-        from ._lp_sparsemap import relax  # which imports this file
+        from .relaxation._lp_sparsemap import relax  # which imports this file
 
         return relax(problem)  # type: ignore[arg-type]
 

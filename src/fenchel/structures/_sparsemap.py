@@ -22,7 +22,6 @@ from ._checks import check_graph_options, check_not_mapped, check_start, check_s
 from ._closed_form import decompose
 from ._coded import CodedStructure
 from ._factor_graph import FactorGraph, GraphProblem
-from ._lp_sparsemap import lp_sparsemap
 from ._posterior import Posterior, Solution
 from ._problem import ExtraScores, Problem
 from ._sparsemap_autograd import Argmax, EagerArgmax, Found, Solve
@@ -120,6 +119,8 @@ def solve(
 ) -> Posterior:
     """The posterior of a checked problem, by a solver."""
     if isinstance(problem, GraphProblem):
+        from .relaxation._lp_sparsemap import lp_sparsemap  # which imports this file
+
         return lp_sparsemap(problem, limits, start)
     scores = problem.scores.flatten(1).to("cpu", torch.float64)
     extra_scores = problem.extra_scores

@@ -6,21 +6,22 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from ..mappings._general import ConvergenceWarning
-from ..ops.sparsemap.combination import inner
-from ..ops.sparsemap.solution import Limits
+from ...mappings._general import ConvergenceWarning
+from ...ops.sparsemap.combination import inner
+from ...ops.sparsemap.solution import Limits
+from .._checks import NO_VMAP, check_start
+from .._factor_graph import GraphProblem
+from .._posterior import GraphPosterior, GraphSolution, Posterior
+from .._problem import RelaxedVertices
 from . import _admm
-from ._checks import NO_VMAP, check_start
-from ._factor_graph import GraphProblem
-from ._posterior import Posterior
+from ._jacobian import Jacobian
 
 RELAXATION_LIMITS = Limits(tol=1e-7, max_iter=20_000)
 """Those of `map_inference`, for scores of size `RELAXATION_SIZE`."""
@@ -28,139 +29,6 @@ RELAXATION_SIZE = 5.0
 """To which a linear program's scores are scaled: the method is fastest at about this size."""
 INTEGRAL = 1e-4
 """How far from an integer a solution of the relaxation may be and count as one."""
-
-
-NO_STRUCTURES = (
-    "a FactorGraph has marginals, but no distribution over structures of its own; `factors` has "
-    "those of each factor."
-)
-
-
-class RelaxedVertices(NamedTuple):
-    """The solution of the linear relaxation of a `FactorGraph`, for each instance."""
-
-    indicator: Tensor
-    """(..., *shape): the variables; if `is_integral`, the best structure of the graph."""
-    extra: Any
-    """The same for the extra scores, in the form in which they were given; None if none."""
-    codes: None
-    value: Tensor
-    """(...): its score, differentiable. No structure of the graph has a higher one. −inf where
-    there is no solution."""
-    is_integral: Tensor
-    """(...): whether all variables are integers."""
-    converged: Tensor
-    """(...): whether the solver reached its tolerance."""
-
-
-@dataclass(frozen=True, eq=False)
-class GraphSolution:
-    """A solution in float64 with one batch dimension, on the CPU."""
-
-    marginals: Tensor
-    """(B, *shape)"""
-    extras: Tensor | None
-    """(B, m)"""
-    consensus: _admm.Consensus
-    outcome: _admm.Outcome
-
-    def extra_marginals(self, shape: tuple[int, ...]) -> Tensor:
-        """The marginals (B, *shape) of extra scores of that shape."""
-        assert self.extras is not None
-        return self.extras.reshape(-1, *shape)
-
-
-class GraphPosterior(Posterior):
-    """The SparseMAP of a `FactorGraph`: its marginals, and how exact they are.
-
-    Attributes have the batch dimensions of the scores, and marginals their type and device. Only
-    the factors have structures with weights.
-    """
-
-    _problem: GraphProblem
-    _solution: GraphSolution  # type: ignore[assignment]
-
-    def __init__(self, problem: GraphProblem, solution: GraphSolution) -> None:
-        self._problem = problem
-        self._solution = solution
-
-    def _restore_double(self, values: Tensor) -> Tensor:
-        return values.to(self._problem.scores.device).reshape(self._problem.batch)
-
-    @cached_property
-    def marginals(self) -> Tensor:
-        """(..., *shape), differentiable: the mean of the factors' own marginals."""
-        return self._restore(self._solution.marginals)
-
-    @cached_property
-    def extra(self) -> Any:
-        """The marginals of the extra scores, differentiable, in the form in which these were given;
-        None without extra scores."""
-        extras = self._solution.extras
-        if extras is None:
-            return None
-        return self._problem.restore(self.marginals, extras.to(self._problem.scores.device))[1]
-
-    @property
-    def codes(self) -> Tensor:
-        """None of the graph's own: raises an error."""
-        raise AttributeError(NO_STRUCTURES)
-
-    weights = support_size = gap = codes  # type: ignore[assignment]
-
-    @cached_property
-    def primal_residual(self) -> Tensor:
-        """(...) in float64: the largest difference between a factor's marginals and the graph's."""
-        return self._restore_double(self._solution.outcome.primal)
-
-    @cached_property
-    def dual_residual(self) -> Tensor:
-        """(...) in float64: the largest error of the optimality conditions, on the scale of the
-        scores."""
-        return self._restore_double(self._solution.outcome.dual)
-
-    @cached_property
-    def iterations(self) -> Tensor:
-        """(...): how many rounds over the factors it took."""
-        return self._restore(self._solution.outcome.iterations)
-
-    @cached_property
-    def converged(self) -> Tensor:
-        """(...): whether both residuals are at most `tol`."""
-        return self._restore(self._solution.outcome.converged)
-
-    @cached_property
-    def feasible(self) -> Tensor:
-        """(...): false where it is proved that no marginals satisfy all factors; these are zero."""
-        return self._restore(~self._solution.outcome.infeasible)
-
-    @cached_property
-    def factors(self) -> list[Posterior]:
-        """For each `add`, the structures of its factors with their weights, as a Posterior with
-        batch dimensions (..., F); without gradients. A negated variable counts as 1 − u."""
-        from ._sparsemap import sparsemap  # which imports this file
-
-        consensus, outcome = self._solution.consensus, self._solution.outcome
-        extra = consensus.extra_scores
-        pieces = consensus.extra_pieces(None if extra is None else extra / outcome.state.step)
-        found, start = [], 0
-        for group, piece in zip(consensus.groups, pieces, strict=True):
-            size = group.index.numel()
-            scores = consensus.group_scores(group, outcome.shifted[:, start : start + size])
-            scores = scores.reshape(*self._problem.batch, *group.index.shape)
-            if piece is not None:
-                piece = piece.reshape(*self._problem.batch, *piece.shape[1:])
-            with torch.no_grad():
-                found.append(sparsemap(group.factor, scores.detach(), piece))
-            start += size
-        return found
-
-    def __repr__(self) -> str:
-        count, converged = len(self._solution.marginals), self._solution.outcome.converged
-        return (
-            f"GraphPosterior of {count} instances of {self._problem.structure}, "
-            f"{int(converged.sum())} of them converged"
-        )
 
 
 def lp_sparsemap(
@@ -237,8 +105,8 @@ class _Found:
         return _overwrite(u, bad, outcome.infeasible), _overwrite(v, bad, outcome.infeasible)
 
     @cached_property
-    def jacobian(self) -> _admm.Jacobian:
-        return _admm.Jacobian(self.consensus, self.outcome)
+    def jacobian(self) -> Jacobian:
+        return Jacobian(self.consensus, self.outcome)
 
 
 class Argmax(Function):
