@@ -334,6 +334,49 @@ def test_negated_variables() -> None:
     torch.testing.assert_close(one, other, rtol=0, atol=1e-8)
 
 
+def test_extra_scores_and_their_marginals() -> None:
+    graph = tagger()
+    scores, transitions = torch.randn(4, 2), torch.randn(2, 2)
+    posterior = sparsemap(graph, scores, (transitions, None))
+    assert posterior.extra[0].shape == (1, 2, 2)
+    assert posterior.extra[1] is None
+    assert posterior.factors[0].weights.dtype == torch.float32
+    torch.testing.assert_close(posterior.extra[0].sum(), torch.tensor(3.0), rtol=0, atol=1e-5)
+    coupling = torch.randn(3, 2)
+    batch = sparsemap(graph, scores.expand(3, 4, 2), (None, coupling))
+    assert batch.extra[0] is None
+    assert batch.extra[1].shape == (3, 2)
+    alone = sparsemap(graph, scores, (None, coupling[1]))
+    torch.testing.assert_close(alone.extra[1], batch.extra[1][1], rtol=0, atol=1e-5)
+    best = map_inference(graph, scores, (transitions, coupling[0]))
+    assert best.extra[0].shape == (1, 2, 2)
+    assert best.extra[1].shape == (2,)
+
+
+def test_a_graph_has_no_structures_of_its_own() -> None:
+    posterior = sparsemap(parser(3, 1), torch.zeros(3, 3))
+    for name in ("codes", "weights", "support_size", "gap"):
+        with pytest.raises(AttributeError, match="`factors` has those of each factor"):
+            getattr(posterior, name)
+    assert repr(posterior).startswith("GraphPosterior of 1 instances of FactorGraph((3, 3)")
+
+
+def test_forward_mode_and_function_transforms() -> None:
+    graph, scores = parser(3, 1), torch.randn(2, 3, 3, dtype=torch.float64)
+
+    def marginals(scores: Tensor) -> Tensor:
+        return sparsemap(graph, scores, tol=1e-10).marginals
+
+    backward = torch.autograd.functional.jacobian(marginals, scores)
+    torch.testing.assert_close(torch.func.jacrev(marginals)(scores), backward)
+    tangent = torch.randn_like(scores)
+    _, forward = torch.func.jvp(marginals, (scores,), (tangent,))
+    expected = (backward * tangent).flatten(3).sum(3)
+    torch.testing.assert_close(forward, expected)
+    with pytest.raises(NotImplementedError, match=r"torch\.vmap cannot map SparseMAP"):
+        torch.func.vmap(marginals)(scores)
+
+
 def test_losses() -> None:
     graph, scores = parser(4, 2), torch.randn(3, 4, 4, dtype=torch.float64, requires_grad=True)
     target = map_inference(graph, torch.randn(3, 4, 4, dtype=torch.float64)).indicator

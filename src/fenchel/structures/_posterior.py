@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -173,7 +173,8 @@ class GraphPosterior(Posterior):
         extras = self._solution.extras
         if extras is None:
             return None
-        return self._problem.restore(self.marginals, extras.to(self._problem.scores.device))[1]
+        device = self._problem.scores.device
+        return self._problem.restore(self._solution.marginals.to(device), extras.to(device))[1]
 
     def _refuse(self) -> Tensor:
         raise AttributeError(NO_STRUCTURES)
@@ -223,7 +224,9 @@ class GraphPosterior(Posterior):
             if piece is not None:
                 piece = piece.reshape(*self._problem.batch, *piece.shape[1:])
             with torch.no_grad():
-                found.append(sparsemap(group.factor, scores.detach(), piece))
+                posterior = sparsemap(group.factor, scores, piece)
+            problem = replace(posterior._problem, dtype=self._problem.dtype)
+            found.append(Posterior(problem, posterior._solution))
             start += size
         return found
 
