@@ -256,6 +256,17 @@ def test_forbidden_variables_are_zero() -> None:
     assert (scores.grad[:, 1, 2] == 0).all()  # type: ignore[index]
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1e2, 1e5, 1e9])
+def test_scores_of_any_size(scale: float) -> None:
+    scores = scale * torch.randn(3, 5, 5, dtype=torch.float64)
+    posterior = sparsemap(parser(5, 1), scores)
+    assert posterior.converged.all()
+    assert (posterior.iterations <= 500).all()
+    best = map_inference(parser(5, 1), scores)
+    if scale > 1e4:  # the scores outweigh the regularizer
+        torch.testing.assert_close(posterior.marginals, best.indicator, rtol=0, atol=1e-5)
+
+
 def test_ties() -> None:
     posterior = sparsemap(parser(4, 2), torch.zeros(4, 4), tol=1e-9)
     assert posterior.converged
@@ -263,6 +274,32 @@ def test_ties() -> None:
     relaxed = map_inference(parser(4, 2), torch.zeros(4, 4))
     assert relaxed.converged
     assert relaxed.value == 0
+
+
+def test_forbidden_extra_scores() -> None:
+    graph, scores = tagger(), torch.randn(4, 2, dtype=torch.float64)
+    transitions = torch.tensor([[0.5, -torch.inf], [0.0, 0.5]], dtype=torch.float64)
+    coupling = torch.tensor([-torch.inf, 0.5], dtype=torch.float64)
+    posterior = sparsemap(graph, scores, (transitions, coupling), tol=1e-9)
+    assert posterior.converged
+    assert posterior.extra[0][..., 0, 1] == 0
+    assert posterior.extra[1][0].abs() < 1e-8
+    low = (transitions.clamp(min=-1e3), coupling.clamp(min=-1e3))
+    expected = sparsemap(graph, scores, low, tol=1e-9)
+    torch.testing.assert_close(posterior.marginals, expected.marginals, rtol=0, atol=1e-6)
+    assert map_inference(graph, scores, (transitions, coupling)).value.isfinite()
+    nothing = sparsemap(graph, scores, (torch.full_like(transitions, -torch.inf), coupling))
+    assert not nothing.feasible
+
+
+def test_forbidden_variables_that_are_negated() -> None:
+    graph = FactorGraph((3,))
+    graph.add(Xor(), graph.variables, negated=torch.tensor(True))  # exactly one is off
+    scores = torch.zeros(2, 3)
+    scores[0, 1] = scores[1, 1] = scores[1, 2] = -torch.inf
+    posterior = sparsemap(graph, scores)
+    assert posterior.feasible.tolist() == [True, False]
+    torch.testing.assert_close(posterior.marginals[0], torch.tensor([1.0, 0.0, 1.0]))
 
 
 def test_infeasible_graphs() -> None:
@@ -307,6 +344,9 @@ def test_warm_start() -> None:
     again = sparsemap(graph, scores, tol=1e-8, start=first)
     assert (again.iterations <= 3).all()
     torch.testing.assert_close(again.marginals, first.marginals, rtol=0, atol=1e-6)
+    graph.add(Xor(), torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match="present factors of the graph"):
+        sparsemap(graph, scores, start=first)
     with pytest.raises(TypeError, match="`start` must be a GraphPosterior"):
         sparsemap(graph, scores, start=sparsemap(Choice(3), scores[0, 0, :3]))
 

@@ -181,6 +181,10 @@ class GraphProblem(Problem):
     layout: list[tuple[int, ...] | None]
     """The shape (F, …) of the extra scores of each group that has some; None if not given"""
 
+    @property
+    def graph(self) -> FactorGraph:
+        return self.structure  # type: ignore[return-value]
+
     def split_extra(self, merged: Tensor) -> list[Tensor | None]:
         """Values (B, m) for each group that has extra scores, (B, F, …)."""
         found, start = [], 0

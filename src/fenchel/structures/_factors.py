@@ -367,6 +367,8 @@ class Pair(Factor):
         """The marginals (B, 2) closest to the scores, for couplings (B, 1), and theirs, (B, 1)."""
         attract = coupling >= 0
         a, b = scores[:, :1], scores[:, 1:]
+        finite = torch.where(scores == -torch.inf, 0.0, scores).detach()
+        coupling = torch.maximum(coupling, -1 - finite.abs().sum(-1, keepdim=True))  # the same
         # φuv = φu − φu(1 − v): a pair that repels is one that attracts, with a bit negated
         a = torch.where(attract, a, a + coupling)
         b = torch.where(attract, b, 1 - bounded(b))

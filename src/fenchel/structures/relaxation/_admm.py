@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from ...ops.sparsemap.solution import Limits
-from .._factor_graph import FactorGraph, GraphProblem, Group
-from .._factors import Pair, negate
-from .._problem import Form
+from .._factor_graph import GraphProblem, Group
+from .._factors import Pair, bounded, negate
+from .._problem import Form, Problem
 from .._sparsemap import solve as solve_factor
 
 RELAXATION = 1.6
@@ -31,6 +31,8 @@ PERIOD = 10
 """How many rounds have the same step, at first; each change makes it longer by a half."""
 CHECK_PERIOD = 100
 """How many rounds pass between two searches for a proof that there is no solution."""
+ROUNDING = 1e-14
+"""The smallest dual residual that rounding allows, in units of the step."""
 FACTOR_LIMITS = Limits(tol=1e-11, max_iter=10_000)
 """Those of the factors' own solvers."""
 
@@ -61,8 +63,7 @@ class Consensus:
     extra_scores: Tensor | None
 
     def __post_init__(self) -> None:
-        graph: FactorGraph = self.problem.structure  # type: ignore[assignment]
-        self.groups = graph.groups
+        self.groups = tuple(self.problem.graph.groups)
         none = torch.zeros(0, dtype=torch.int64)
         self.index = torch.cat([none, *(group.index.flatten() for group in self.groups)])
         self.degree = torch.bincount(self.index, minlength=self.scores.shape[1]).double()
@@ -131,10 +132,8 @@ class Consensus:
     ) -> tuple[Tensor, Tensor | None]:
         """SparseMAP of B · F factors of one kind."""
         factor, v = group.factor, None
-        if extra is not None:
-            extra = extra.flatten(0, 1)
         if isinstance(factor, Pair):
-            coupling = scores.new_zeros(len(scores)) if extra is None else extra
+            coupling = scores.new_zeros(len(scores)) if extra is None else extra.flatten(0, 1)
             p, v = factor.project_with_extra(scores, coupling.unsqueeze(-1))
             v = None if extra is None else v
         elif factor.has_projection:
@@ -147,12 +146,7 @@ class Consensus:
         self, k: int, group: Group, scores: Tensor, extra: Tensor | None, warm: bool
     ) -> tuple[Tensor, Tensor | None]:
         """The same by the factors' own solver."""
-        problem = group.factor.problem(scores)
-        if extra is not None:
-            others = (None,) * (len(group.factor.extra_names) - 1)
-            merged = group.factor.merge_extra(problem.scores, (extra, *others))
-            form = Form((tuple(extra.shape[1:]), *others), as_tuple=False)
-            problem = replace(problem, extra_scores=merged, form=form)
+        problem = _factor_problem(group, scores, extra)
         start = self._starts[k] if warm else None
         posterior = solve_factor(problem, "active_set", FACTOR_LIMITS, False, start)
         if warm:
@@ -169,27 +163,42 @@ class Consensus:
         delta = torch.where(self._forbidden_copies, 0.0, delta)
         allowed = self.add((~self._forbidden_copies).double()).clamp(min=1)
         delta = delta - self.copy(self.add(delta) / allowed)
+        size = delta.abs().amax(1, keepdim=True) if delta.shape[1] else delta.new_ones(1)
+        delta = delta / torch.where(size > 0, size, 1.0)
         scores = torch.where(self._forbidden_copies, -torch.inf, -delta)
+        extra = self.extra_scores
+        extra = None if extra is None else torch.where(extra == -torch.inf, extra, 0.0)
         best, start = scores.new_zeros(len(scores)), 0
-        for group in self.groups:
-            size = group.index.numel()
-            best = best + self._best_value(group, scores[:, start : start + size])
-            start += size
-        size = delta.abs().amax(1) if delta.shape[1] else best
-        return best < -1e-9 * (1 + delta.shape[1]) * size
+        for group, piece in zip(self.groups, self.extra_pieces(extra), strict=True):
+            end = start + group.index.numel()
+            best = best + self._best_value(group, scores[:, start:end], piece)
+            start = end
+        return best < -1e-9 * (1 + delta.shape[1])
 
-    def _best_value(self, group: Group, scores: Tensor) -> Tensor:
+    def _best_value(self, group: Group, scores: Tensor, extra: Tensor | None) -> Tensor:
         """The largest Σ_f ⟨s_f, p_f⟩ over the structures of the factors of a group, (B)."""
         own = scores.reshape(-1, group.index[0].numel())
         offset = own.new_zeros(len(own))
         if group.negated is not None:
-            flat = group.negated.flatten(1).repeat(len(own) // group.count, 1)
-            finite = torch.where(own == -torch.inf, 0.0, own)
+            flat = group.negated.flatten(1).repeat(len(scores), 1)
+            finite = bounded(own)
             offset = torch.where(flat, finite, 0.0).sum(1)
             own = torch.where(flat, -finite, own)
-        problem = group.factor.problem(own.reshape(-1, *group.factor.shape))
+        problem = _factor_problem(group, own.reshape(-1, *group.factor.shape), extra)
         value = group.factor.best_vertices(problem).value + offset
         return value.reshape(len(scores), group.count).sum(1)
+
+
+def _factor_problem(group: Group, scores: Tensor, extra: Tensor | None) -> Problem:
+    """The problem of B · F factors with extra scores (B, F, …)."""
+    problem = group.factor.problem(scores)
+    if extra is None:
+        return problem
+    extra = extra.flatten(0, 1)
+    others = (None,) * (len(group.factor.extra_names) - 1)
+    merged = group.factor.merge_extra(problem.scores, (extra, *others))
+    form = Form((tuple(extra.shape[1:]), *others), as_tuple=False)
+    return replace(problem, extra_scores=merged, form=form)
 
 
 class Outcome(NamedTuple):
@@ -228,7 +237,8 @@ def solve(consensus: Consensus, curvature: float, limits: Limits, state: State) 
         extra = None if extra is None else extra / state.step
         copies, extras = consensus.project(shifted, extra, warm=True)
         state, primal, dual = _update(consensus, curvature, state, copies)
-        converged = (primal <= limits.tol) & (dual <= limits.tol)
+        reachable = (ROUNDING * state.step.squeeze(1)).clamp(min=limits.tol)
+        converged = (primal <= limits.tol) & (dual <= reachable)
         infeasible = torch.zeros_like(converged)
         if iteration == 1 or iteration % CHECK_PERIOD == 0:
             infeasible = consensus.is_infeasible(copies, state.u)
@@ -284,7 +294,7 @@ def _balance(state: State, primal: Tensor, dual: Tensor) -> State:
     ratio = (primal / dual.clamp(min=1e-300)).sqrt().clamp(0.1, 10).unsqueeze(1)
     unbalanced = (ratio > BALANCE**0.5) | (ratio < BALANCE**-0.5)
     factor = torch.where(unbalanced, ratio, 1.0)
-    step = (state.step * factor).clamp(1e-6, 1e6)
+    step = state.step * factor
     return State(state.u, state.multipliers * state.step / step, step)
 
 

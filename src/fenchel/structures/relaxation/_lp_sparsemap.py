@@ -24,9 +24,9 @@ from . import _admm
 from ._jacobian import Jacobian
 
 RELAXATION_LIMITS = Limits(tol=1e-7, max_iter=20_000)
-"""Those of `map_inference`, for scores of size `RELAXATION_SIZE`."""
-RELAXATION_SIZE = 5.0
-"""To which a linear program's scores are scaled: the method is fastest at about this size."""
+"""Those of `map_inference`, for scores of size `BEST_SIZE`."""
+BEST_SIZE = 5.0
+"""The size of scores, in units of the step, with which the method is fastest."""
 INTEGRAL = 1e-4
 """How far from an integer a solution of the relaxation may be and count as one."""
 
@@ -42,6 +42,8 @@ def lp_sparsemap(
     if start is not None:
         check_start(start, GraphPosterior, problem)
         state = start._solution.outcome.state  # type: ignore[attr-defined]
+        if state.multipliers.shape[1] != sum(x.index.numel() for x in problem.graph.groups):
+            raise ValueError("`start` must be a result for the present factors of the graph.")
     found = _Found(problem, limits, state)
     u, v = Argmax.apply(scores, extra, found)  # type: ignore[misc]
     _warn_if_missed(found.outcome, found.solved, limits)
@@ -57,10 +59,8 @@ def relax(problem: GraphProblem) -> RelaxedVertices:
         extra = problem.extra_scores
         extra = None if extra is None else extra.to("cpu", torch.float64)
         scores, extra, bad = _solvable(scores, extra)
-        size = torch.where(scores == -torch.inf, 0.0, scores).abs().amax(1, keepdim=True)
-        if extra is not None and extra.shape[1]:
-            size = torch.maximum(size, extra.abs().amax(1, keepdim=True))
-        size = torch.where(size > 0, size, 1.0) / RELAXATION_SIZE
+        size = _size(scores, extra)
+        size = torch.where(size > 0, size, 1.0) / BEST_SIZE
         consensus = _admm.Consensus(problem, scores / size, None if extra is None else extra / size)
         outcome = _admm.solve(consensus, 0.0, RELAXATION_LIMITS, _start(consensus))
         _warn_if_missed(outcome, ~(bad | outcome.infeasible), RELAXATION_LIMITS)
@@ -71,6 +71,7 @@ def relax(problem: GraphProblem) -> RelaxedVertices:
         if v is not None:
             near = (v - v.round()).abs() <= INTEGRAL
             v = torch.where(integral.unsqueeze(1) & near, v.round(), v)
+            v = torch.where(extra == -torch.inf, 0.0, v)
         u = _overwrite(u, bad, outcome.infeasible).to(problem.scores)
         v = None if v is None else _overwrite(v, bad, outcome.infeasible).to(problem.scores)
         integral = integral & ~bad & ~outcome.infeasible
@@ -171,17 +172,24 @@ class Product(Function):
 
 
 def _start(consensus: _admm.Consensus) -> _admm.State:
-    """Zero multipliers, and variables between 0 and 1."""
-    scores = consensus.scores
-    u = torch.where(consensus.forbidden, 0.0, scores).clamp(0, 1)
-    return _admm.State(u, scores.new_zeros(len(u), len(consensus.index)), torch.ones_like(u[:, :1]))
+    """Zero multipliers, variables between 0 and 1, and a step for scores of this size."""
+    theta = torch.where(consensus.forbidden, 0.0, consensus.scores)
+    u = theta.clamp(0, 1)
+    step = (_size(theta, consensus.extra_scores) / BEST_SIZE).clamp(min=1.0)
+    return _admm.State(u, u.new_zeros(len(u), len(consensus.index)), step)
+
+
+def _size(theta: Tensor, extra: Tensor | None) -> Tensor:
+    """The largest absolute score of each instance, (B, 1)."""
+    both = theta if extra is None else torch.cat([theta, extra], 1)
+    return torch.where(both.isinf(), 0.0, both).abs().amax(1, keepdim=True)
 
 
 def _solvable(scores: Tensor, extra: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
     """The scores with zeros in instances with a NaN or +inf, and which instances these are, (B)."""
     bad = ~(scores < torch.inf).all(1)
     if extra is not None:
-        bad = bad | ~extra.isfinite().all(1)
+        bad = bad | ~(extra < torch.inf).all(1)
         extra = torch.where(bad.unsqueeze(1), 0.0, extra)
     return torch.where(bad.unsqueeze(1), 0.0, scores), extra, bad
 
