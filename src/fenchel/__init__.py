@@ -28,6 +28,7 @@ from .structures._bits import Bits
 from .structures._budget import Budget
 from .structures._choice import Choice
 from .structures._custom import Custom
+from .structures._factor_graph import FactorGraph
 from .structures._inference import log_partition, map_inference, marginals
 from .structures._matching import Matching
 from .structures._posterior import Posterior
@@ -50,6 +51,7 @@ __all__ = [
     "Custom",
     "DependencyTree",
     "Entmax",
+    "FactorGraph",
     "FenchelYoungLoss",
     "Fusedmax",
     "General",

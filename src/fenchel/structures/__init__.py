@@ -5,7 +5,9 @@ import pkgutil
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from ._base import REGISTRY, AbstractStructure
-from ._problem import Vertices
+from ._factors import AndOut, AtMostOne, Imply, Knapsack, Or, OrOut, Pair, Xor, XorOut
+from ._posterior import GraphPosterior
+from ._problem import RelaxedVertices, Vertices
 
 get, names, examples = REGISTRY.get, REGISTRY.names, REGISTRY.examples
 
@@ -18,8 +20,19 @@ if _TYPE_CHECKING:
 
 __all__ = [
     "AbstractStructure",
+    "AndOut",
+    "AtMostOne",
+    "GraphPosterior",
+    "Imply",
     "KBest",
+    "Knapsack",
+    "Or",
+    "OrOut",
+    "Pair",
+    "RelaxedVertices",
     "Vertices",
+    "Xor",
+    "XorOut",
     "cross_entropy",
     "entropy",
     "examples",

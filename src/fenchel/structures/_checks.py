@@ -190,7 +190,8 @@ def check_start(value: Any, posterior: type, problem: Any) -> None:
     """Raises unless an earlier result is one of the same structure, shape and lengths."""
     if not isinstance(value, posterior):
         raise TypeError(
-            f"`start` must be a Posterior that sparsemap returned, got {type_name(value)}."
+            f"`start` must be a {posterior.__name__} that sparsemap returned, got "
+            f"{type_name(value)}."
         )
     previous = value._problem
     if previous.structure is not problem.structure and previous.structure != problem.structure:
@@ -206,6 +207,17 @@ def check_start(value: Any, posterior: type, problem: Any) -> None:
     before, now = previous.lengths, problem.lengths
     if (before is None) != (now is None) or (before is not None and not before.equal(now)):
         raise ValueError("`start` must be a result for the same `lengths`.")
+
+
+def check_graph_options(method: str | None, regularize_extra: bool) -> None:
+    """Raises if SparseMAP of a graph has options of other solvers."""
+    if method is not None:
+        raise ValueError(f"`method` must be None for a FactorGraph, got {method!r}.")
+    if regularize_extra:
+        raise ValueError(
+            "`regularize_extra` must be False for a FactorGraph; a score that is to be regularized "
+            "belongs to a variable of its own."
+        )
 
 
 def check_target_pair(value: Any) -> tuple[Any, Any]:

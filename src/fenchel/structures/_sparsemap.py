@@ -18,9 +18,10 @@ from ..ops._structure import sizes
 from ..ops.sparsemap import reference
 from ..ops.sparsemap.solution import Limits, Outcome
 from ._base import AbstractStructure
-from ._checks import check_not_mapped, check_start, check_structure
+from ._checks import check_graph_options, check_not_mapped, check_start, check_structure
 from ._closed_form import decompose
 from ._coded import CodedStructure
+from ._factor_graph import FactorGraph, GraphProblem
 from ._posterior import Posterior, Solution
 from ._problem import ExtraScores, Problem
 from ._sparsemap_autograd import Argmax, EagerArgmax, Found, Solve
@@ -61,8 +62,9 @@ def sparsemap(
             structures, except those that the scores now forbid.
     Returns:
         A Posterior: marginals, the codes of structures with their weights, and how exact they are.
-        If all structures of an instance are forbidden, its marginals and weights are zero. If it
-        has a NaN or +inf, they are NaN.
+        A `FactorGraph` has a GraphPosterior; there `tol` is for residuals, and `max_iter` is the
+        number of rounds over the factors. If all structures of an instance are forbidden, its
+        marginals and weights are zero. If it has a NaN or +inf, they are NaN.
     Raises:
         TypeError, ValueError: for input of the wrong kind, shape or value.
 
@@ -102,6 +104,8 @@ def sparsemap(
     _checks.check_size("max_iter", max_iter)
     if method is not None:
         _checks.check_choice("method", method, ops.METHODS)
+    if isinstance(structure, FactorGraph):
+        check_graph_options(method, regularize_extra)
     problem = structure.problem(scores, extra_scores, lengths, mask)
     if regularize_extra:
         problem = problem.split_shared_scores()
@@ -114,6 +118,10 @@ def solve(
     problem: Problem, method: str, limits: Limits, regularize: bool, start: Posterior | None = None
 ) -> Posterior:
     """The posterior of a checked problem, by a solver."""
+    if isinstance(problem, GraphProblem):
+        from .relaxation._lp_sparsemap import lp_sparsemap  # which imports this file
+
+        return lp_sparsemap(problem, limits, start)
     scores = problem.scores.flatten(1).to("cpu", torch.float64)
     extra_scores = problem.extra_scores
     if extra_scores is not None:
