@@ -10,7 +10,8 @@ from torch import Tensor
 
 pytest.importorskip("transformers")
 
-from tiny_models import DECODERS, FAMILIES, TRUTH, build, register_truth, tokens
+import transformers
+from tiny_models import DECODERS, FAMILIES, SHARED, TRUTH, build, register_truth, tokens
 from transformers import PreTrainedModel
 
 from fenchel import Entmax
@@ -71,6 +72,30 @@ def assert_same_losses_and_gradients(
 def test_losses_and_gradients(family: str, side: str) -> None:
     ids = tokens(3, 9)
     assert_same_losses_and_gradients(family, "fenchel_entmax", ids, padding(ids, side))
+
+
+@pytest.mark.parametrize("side", ["none", "right", "left"])
+@pytest.mark.parametrize("family", ["mistral", "bert"])
+def test_layers_that_do_not_say_whether_they_have_order(family: str, side: str) -> None:
+    """Their masks do."""
+    model, ids = build(family, "fenchel_entmax"), tokens(3, 9)
+    expected = loss_of(model, ids, padding(ids, side))
+    for module in model.modules():
+        if "is_causal" in vars(module):
+            del module.is_causal
+    torch.testing.assert_close(loss_of(model, ids, padding(ids, side)), expected)
+
+
+def test_attention_to_an_image_has_no_order() -> None:
+    options = {"cross_attention_layers": [0], "num_hidden_layers": 1, "num_key_value_heads": 2}
+    config = transformers.models.mllama.MllamaTextConfig(**{**SHARED, **options})
+    outputs = []
+    for name in ("fenchel_entmax", TRUTH):
+        config._attn_implementation = name
+        torch.manual_seed(3)
+        layer = transformers.models.mllama.modeling_mllama.MllamaTextCrossAttention(config, 0)
+        outputs.append(layer(torch.randn(2, 5, 16), torch.randn(2, 7, 16))[0])
+    torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", ["llama", "bert", "t5"])
