@@ -85,7 +85,7 @@ def attention_with(mapping: AbstractMapping) -> Callable[..., tuple[Tensor, Tens
             query,
             key,
             value,
-            with_learned_alpha(module, mapping) or fixed,
+            with_learned_alpha(module, mapping, query.shape[1]) or fixed,
             _with_bias(mask, position_bias, key.shape[2]),
             scaling,
             softcap=softcap or 0.0,
