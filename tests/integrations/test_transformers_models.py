@@ -138,6 +138,17 @@ def test_packed_sequences_do_not_see_each_other(family: str, by: str) -> None:
     torch.testing.assert_close(packed, torch.cat(alone, 1), rtol=1e-4, atol=1e-4)
 
 
+def test_packed_sequences_with_a_cache() -> None:
+    ids, lengths = tokens(1, 12), [7, 5]
+    ends = torch.tensor([0, 7, 12], dtype=torch.int32)
+    places = torch.cat([torch.arange(length) for length in lengths])[None]
+    options = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": 7, "max_length_k": 7}
+    model = build("llama", "fenchel_entmax").train()
+    packed = model(ids, position_ids=places, use_cache=True, **options).logits
+    alone = [model(part).logits for part in ids.split(lengths, dim=1)]
+    torch.testing.assert_close(packed, torch.cat(alone, 1), rtol=1e-4, atol=1e-4)
+
+
 def test_packed_rows_of_a_batch() -> None:
     ids, places = tokens(2, 9), torch.arange(9).repeat(2, 1)
     places[0, 5:] -= 5
@@ -256,3 +267,12 @@ def test_gradient_checkpointing() -> None:
     model.gradient_checkpointing_enable()
     loss_of(model.train(), ids, None).backward()
     torch.testing.assert_close(model.model.layers[0].self_attn.q_proj.weight.grad, expected)
+
+
+def test_some_models_return_no_weights() -> None:
+    """As with transformers' own implementations that are not eager."""
+    sizes = {"vocab_size": 29, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    for name in ("sdpa", "fenchel_entmax"):
+        config = transformers.GPT2Config(**sizes, attn_implementation=name)
+        found = transformers.GPT2Model(config)(tokens(1, 4), output_attentions=True)
+        assert found.attentions == ()

@@ -262,13 +262,20 @@ def test_a_learned_alpha_needs_entmax() -> None:
 
 @pytest.mark.parametrize(
     ("family", "side"),
-    [("llama", None), ("mistral", "left"), pytest.param("t5", None, marks=pytest.mark.slow)],
+    [
+        ("llama", None),
+        ("mistral", "left"),
+        ("bert", None),
+        ("bert", "left"),
+        pytest.param("t5", None, marks=pytest.mark.slow),
+    ],
 )
 def test_compile(family: str, side: str | None) -> None:
     torch._dynamo.reset()
     model, ids = build(family, NAME), tokens(2, 9)
     options: dict[str, Any] = {"decoder_input_ids": ids[:, :4]} if family == "t5" else {}
-    options["use_cache"] = False
+    if family != "bert":
+        options["use_cache"] = False
     mask = None
     if side == "left":
         mask = torch.ones_like(ids)
