@@ -97,6 +97,20 @@ def test_models_whose_attention_is_their_own_refuse(family: str) -> None:
         model_class(config)
 
 
+def test_a_part_of_a_larger_model_is_named() -> None:
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    text = {"model_type": "llama", "hidden_size": 8, "vocab_size": 20, **sizes}
+    vision = {"model_type": "clip_vision_model", "hidden_size": 8, "image_size": 16, **sizes}
+    config = transformers.LlavaConfig(
+        text_config=text,
+        vision_config={**vision, "patch_size": 8},
+        attn_implementation={"text_config": NAME},
+    )
+    model = transformers.LlavaForConditionalGeneration(config)
+    assert model.config.text_config._attn_implementation == NAME
+    assert model.config.vision_config._attn_implementation == "sdpa"
+
+
 def test_models_whose_attention_is_their_own_learn_no_alpha() -> None:
     config = transformers.GPTJConfig(vocab_size=9, n_embd=8, n_head=2, n_layer=1, rotary_dim=4)
     with pytest.raises(ValueError, match="GPTJModel has no attention to learn an `alpha` for"):

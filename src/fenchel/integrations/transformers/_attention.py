@@ -122,7 +122,7 @@ def _has_order(
     if not getattr(_config(module), "is_causal", True):
         return False
     if hasattr(module, "is_causal"):
-        return module.is_causal
+        return bool(module.is_causal)
     brings_its_own = mask is not None and mask.is_floating_point()
     across = getattr(_config(module), "cross_attention_layers", None) or ()
     return not brings_its_own and getattr(module, "layer_idx", None) not in across

@@ -103,16 +103,18 @@ def _refuse_in_other_models() -> None:
     find = PreTrainedModel.get_correct_attn_implementation
 
     @functools.wraps(find)
-    def find_or_refuse(self: Any, requested: str | None, *options: Any, **named: Any) -> str:
-        kind = type(self)
-        is_ours = requested is not None and requested.removeprefix("paged|") in _names
+    def find_or_refuse(
+        self: Any, requested_attention: str | None, is_init_check: bool = False
+    ) -> str:
+        kind, name = type(self), requested_attention
+        is_ours = name is not None and name.removeprefix("paged|") in _names
         is_theirs = kind.__module__.startswith("transformers.")
         if is_ours and is_theirs and not kind._can_set_attn_implementation():
             raise ValueError(
                 f"{kind.__name__} does not use transformers' `AttentionInterface`, so it cannot "
-                f'take `attn_implementation="{requested}"`. If it is part of a larger model, name '
-                f'the parts that can, such as `{{"text_config": "{requested}"}}`.'
+                f'take `attn_implementation="{name}"`. If it is part of a larger model, name '
+                f'the parts that can, such as `{{"text_config": "{name}"}}`.'
             )
-        return find(self, requested, *options, **named)
+        return find(self, requested_attention, is_init_check)
 
     PreTrainedModel.get_correct_attn_implementation = find_or_refuse
