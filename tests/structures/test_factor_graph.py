@@ -114,7 +114,7 @@ def test_graphs_without_cycles_are_exact() -> None:
         Knapsack((1.0, 2.0, 3.0), 2.5),
         next(iter(Custom.examples())),
     ],
-    ids=str,
+    ids=lambda x: type(x).__name__,
 )
 def test_a_single_factor_is_sparsemap(factor: AbstractStructure) -> None:
     graph = FactorGraph(factor.shape)
