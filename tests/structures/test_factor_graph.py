@@ -7,6 +7,7 @@ import random
 
 import pytest
 import torch
+from factor_graphs import parser, random_scores, tagger
 from local_polytope import LocalPolytope, random_graph
 from torch import Tensor
 
@@ -25,21 +26,6 @@ from fenchel import (
 )
 from fenchel.structures import Imply, Knapsack, Or, Pair, Xor, XorOut
 from fenchel.structures._base import AbstractStructure
-
-
-def random_scores(
-    graph: FactorGraph, *batch: int
-) -> tuple[Tensor, tuple[Tensor | None, ...] | None]:
-    """Scores, and couplings for the groups of pairs."""
-    scores = torch.randn(*batch, *graph.shape, dtype=torch.float64)
-    extra = tuple(
-        torch.randn(*batch, group.count, dtype=torch.float64)
-        if isinstance(group.factor, Pair)
-        else None
-        for group in graph.groups
-        if group.factor.extra_names
-    )
-    return scores, extra or None
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -128,24 +114,6 @@ def test_a_single_factor_is_sparsemap(factor: AbstractStructure) -> None:
     torch.testing.assert_close(inside.weights.sum(-1), torch.ones(4, 1).double())
 
 
-def parser(n: int, children: int) -> FactorGraph:
-    """Trees whose words have few children; the root is the diagonal."""
-    graph = FactorGraph((n, n))
-    graph.add(DependencyTree(n), graph.variables)
-    others = ~torch.eye(n, dtype=torch.bool)
-    graph.add(Budget(n - 1, children), graph.variables[others].reshape(n, n - 1))
-    return graph
-
-
-def tagger() -> FactorGraph:
-    """A sequence of four positions and two tags, in which the second tag occurs, with pairs."""
-    graph = FactorGraph((4, 2))
-    graph.add(Sequence(4, 2), graph.variables)
-    graph.add(Or(), graph.variables[:, 1])
-    graph.add(Pair(), torch.tensor([[1, 5], [3, 7]]))
-    return graph
-
-
 def test_trees_with_few_children() -> None:
     scores = torch.randn(6, 5, 5, dtype=torch.float64)
     scores[:, 1] += 2.0
@@ -211,144 +179,6 @@ def test_gradients_of_random_graphs(seed: int) -> None:
         return sparsemap(graph, scores, extra, tol=1e-12).marginals
 
     assert torch.autograd.gradcheck(marginals, scores.requires_grad_(), eps=1e-6, atol=1e-5)
-
-
-def test_a_batch_is_its_instances() -> None:
-    graph = parser(4, 1)
-    scores = torch.randn(2, 3, 4, 4, dtype=torch.float64, requires_grad=True)
-    posterior = sparsemap(graph, scores, tol=1e-10)
-    assert posterior.converged.shape == posterior.iterations.shape == (2, 3)
-    alone = sparsemap(graph, scores[1, 2], tol=1e-10)
-    torch.testing.assert_close(alone.marginals, posterior.marginals[1, 2], rtol=0, atol=1e-8)
-    v = torch.randn(4, 4, dtype=torch.float64)
-    grads = [
-        torch.autograd.grad((u * v).sum(), scores)[0][1, 2]
-        for u in (alone.marginals, posterior.marginals[1, 2])
-    ]
-    torch.testing.assert_close(*grads, rtol=0, atol=1e-8)
-    empty = sparsemap(graph, scores[:0])
-    assert empty.marginals.shape == (0, 3, 4, 4)
-    assert map_inference(graph, scores[:0]).indicator.shape == (0, 3, 4, 4)
-
-
-def test_types() -> None:
-    graph, scores = parser(4, 1), torch.randn(3, 4, 4)
-    single, double = sparsemap(graph, scores), sparsemap(graph, scores.double())
-    assert single.marginals.dtype == torch.float32
-    assert single.primal_residual.dtype == torch.float64
-    torch.testing.assert_close(single.marginals.double(), double.marginals, rtol=0, atol=1e-6)
-    assert sparsemap(graph, scores.bfloat16()).marginals.dtype == torch.bfloat16
-    assert map_inference(graph, scores).indicator.dtype == torch.float32
-
-
-def test_forbidden_variables_are_zero() -> None:
-    graph = parser(4, 2)
-    scores = torch.randn(5, 4, 4, dtype=torch.float64)
-    scores[:, 1, 2] = scores[:, 3, 0] = -torch.inf
-    posterior = sparsemap(graph, scores.requires_grad_(), tol=1e-9)
-    assert posterior.converged.all()
-    assert (posterior.marginals[:, 1, 2] == 0).all()
-    low = torch.where(scores.isinf(), -1e3, scores.detach())
-    expected = sparsemap(graph, low, tol=1e-9)
-    torch.testing.assert_close(posterior.marginals, expected.marginals, rtol=0, atol=1e-7)
-    posterior.marginals[:, 0].sum().backward()
-    assert scores.grad.isfinite().all()  # type: ignore[union-attr]
-    assert (scores.grad[:, 1, 2] == 0).all()  # type: ignore[index]
-
-
-@pytest.mark.parametrize("scale", [1e-6, 1e2, 1e5, 1e9])
-def test_scores_of_any_size(scale: float) -> None:
-    scores = scale * torch.randn(3, 5, 5, dtype=torch.float64)
-    posterior = sparsemap(parser(5, 1), scores)
-    assert posterior.converged.all()
-    assert (posterior.iterations <= 500).all()
-    best = map_inference(parser(5, 1), scores)
-    if scale > 1e4:  # the scores outweigh the regularizer
-        torch.testing.assert_close(posterior.marginals, best.indicator, rtol=0, atol=1e-5)
-
-
-def test_ties() -> None:
-    posterior = sparsemap(parser(4, 2), torch.zeros(4, 4), tol=1e-9)
-    assert posterior.converged
-    torch.testing.assert_close(posterior.marginals, torch.full((4, 4), 0.25))
-    relaxed = map_inference(parser(4, 2), torch.zeros(4, 4))
-    assert relaxed.converged
-    assert relaxed.value == 0
-
-
-def test_forbidden_extra_scores() -> None:
-    graph, scores = tagger(), torch.randn(4, 2, dtype=torch.float64)
-    transitions = torch.tensor([[0.5, -torch.inf], [0.0, 0.5]], dtype=torch.float64)
-    coupling = torch.tensor([-torch.inf, 0.5], dtype=torch.float64)
-    posterior = sparsemap(graph, scores, (transitions, coupling), tol=1e-9)
-    assert posterior.converged
-    assert posterior.extra[0][..., 0, 1] == 0
-    assert posterior.extra[1][0].abs() < 1e-8
-    low = (transitions.clamp(min=-1e3), coupling.clamp(min=-1e3))
-    expected = sparsemap(graph, scores, low, tol=1e-9)
-    torch.testing.assert_close(posterior.marginals, expected.marginals, rtol=0, atol=1e-6)
-    assert map_inference(graph, scores, (transitions, coupling)).value.isfinite()
-    nothing = sparsemap(graph, scores, (torch.full_like(transitions, -torch.inf), coupling))
-    assert not nothing.feasible
-
-
-def test_forbidden_variables_that_are_negated() -> None:
-    graph = FactorGraph((3,))
-    graph.add(Xor(), graph.variables, negated=torch.tensor(True))  # exactly one is off
-    scores = torch.zeros(2, 3)
-    scores[0, 1] = scores[1, 1] = scores[1, 2] = -torch.inf
-    posterior = sparsemap(graph, scores)
-    assert posterior.feasible.tolist() == [True, False]
-    torch.testing.assert_close(posterior.marginals[0], torch.tensor([1.0, 0.0, 1.0]))
-
-
-def test_infeasible_graphs() -> None:
-    graph = FactorGraph((3,))
-    graph.add(Xor(), torch.tensor([0, 1, 2]))
-    graph.add(Budget(2, 2, exact=True), torch.tensor([0, 1]))
-    posterior = sparsemap(graph, torch.randn(4, 3))
-    assert not posterior.feasible.any()
-    assert not posterior.converged.any()
-    assert (posterior.marginals == 0).all()
-    relaxed = map_inference(graph, torch.randn(4, 3))
-    assert (relaxed.value == -torch.inf).all()
-    assert not relaxed.is_integral.any()
-
-
-def test_one_infeasible_instance_does_not_disturb_others() -> None:
-    graph = FactorGraph((3,))
-    graph.add(Xor(), torch.tensor([[0, 1], [1, 2]]))
-    scores = torch.randn(4, 3, dtype=torch.float64)
-    scores[1, :2] = -torch.inf
-    scores[2, 0] = torch.nan
-    posterior = sparsemap(graph, scores)
-    assert posterior.feasible.tolist() == [True, False, True, True]
-    assert posterior.converged.tolist() == [True, False, False, True]
-    assert (posterior.marginals[1] == 0).all()
-    assert posterior.marginals[2].isnan().all()
-    alone = sparsemap(graph, scores[3])
-    torch.testing.assert_close(posterior.marginals[3], alone.marginals, rtol=0, atol=1e-5)
-
-
-def test_a_limit_of_rounds_ends_with_a_warning() -> None:
-    scores = torch.randn(3, 5, 5, dtype=torch.float64)
-    with pytest.warns(fenchel.ConvergenceWarning, match="raise `max_iter`, for example to 20"):
-        posterior = sparsemap(parser(5, 1), scores, max_iter=2)
-    assert not posterior.converged.any()
-    assert (posterior.iterations == 2).all()
-
-
-def test_warm_start() -> None:
-    graph, scores = parser(6, 1), torch.randn(3, 6, 6, dtype=torch.float64)
-    first = sparsemap(graph, scores, tol=1e-8)
-    again = sparsemap(graph, scores, tol=1e-8, start=first)
-    assert (again.iterations <= 3).all()
-    torch.testing.assert_close(again.marginals, first.marginals, rtol=0, atol=1e-6)
-    graph.add(Xor(), torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match="present factors of the graph"):
-        sparsemap(graph, scores, start=first)
-    with pytest.raises(TypeError, match="`start` must be a GraphPosterior"):
-        sparsemap(graph, scores, start=sparsemap(Choice(3), scores[0, 0, :3]))
 
 
 def test_variables_without_factors_are_free() -> None:
