@@ -268,6 +268,8 @@ def test_wrong_arguments() -> None:
     graph = FactorGraph((2, 2))
     with pytest.raises(TypeError, match="`shape` must be a tuple, got int"):
         FactorGraph(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="`shape` must have at least one dimension"):
+        FactorGraph(())
     with pytest.raises(TypeError, match="`structure` must be a structure"):
         graph.add("xor", graph.variables)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="other than a graph"):

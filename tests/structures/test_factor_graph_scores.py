@@ -14,7 +14,7 @@ from fenchel import (
     map_inference,
     sparsemap,
 )
-from fenchel.structures import Xor
+from fenchel.structures import Or, Xor
 
 
 def test_a_batch_is_its_instances() -> None:
@@ -153,3 +153,26 @@ def test_warm_start() -> None:
         sparsemap(graph, scores, start=first)
     with pytest.raises(TypeError, match="`start` must be a GraphPosterior"):
         sparsemap(graph, scores, start=sparsemap(Choice(3), scores[0, 0, :3]))
+
+
+@pytest.mark.parametrize("count", [3, 5, 7])
+@pytest.mark.parametrize("factor", [Xor(), Or()], ids=["xor", "or"])
+def test_equal_factors_are_feasible(factor: Xor | Or, count: int) -> None:
+    torch.manual_seed(0)
+    graph = FactorGraph((2,))
+    graph.add(factor, torch.tensor([[0, 1]] * count))
+    scores = 5 * torch.randn(500, 2, dtype=torch.float64)
+    assert sparsemap(graph, scores).feasible.all()
+    best = scores.amax(-1) if isinstance(factor, Xor) else scores.clamp(min=0).sum(-1)
+    best = torch.where(best > 0, best, scores.amax(-1))
+    torch.testing.assert_close(map_inference(graph, scores).value, best, rtol=0, atol=1e-4)
+
+
+def test_a_result_that_is_forced_is_feasible() -> None:
+    graph = FactorGraph((4,))
+    graph.add(Xor(), torch.tensor([[0, 1], [0, 2], [0, 3]]))
+    scores = torch.randn(200, 4, dtype=torch.float64)
+    scores[:, 1:] = -torch.inf
+    found = map_inference(graph, scores)
+    torch.testing.assert_close(found.value, scores[:, 0])
+    assert sparsemap(graph, scores).feasible.all()

@@ -58,6 +58,8 @@ class FactorGraph(AbstractStructure):
     def __init__(self, shape: tuple[int, ...]) -> None:
         if not isinstance(shape, tuple):
             raise TypeError(f"`shape` must be a tuple, got {_checks.type_name(shape)}.")
+        if not shape:
+            raise ValueError("`shape` must have at least one dimension, got ().")
         for size in shape:
             _checks.check_size("shape", size)
         self._shape = shape

@@ -31,6 +31,8 @@ PERIOD = 10
 """How many rounds have the same step, at first; each change makes it longer by a half."""
 CHECK_PERIOD = 100
 """How many rounds pass between two searches for a proof that there is no solution."""
+_LEAST_RESIDUAL = 1e-6
+"""How large a residual must be to prove anything; marginals are between 0 and 1."""
 ROUNDING = 1e-14
 """The smallest dual residual that rounding allows, in units of the step."""
 FACTOR_LIMITS = Limits(tol=1e-11, max_iter=10_000)
@@ -157,7 +159,8 @@ class Consensus:
         """Whether the residual p − C u proves that no u satisfies all factors, (B).
 
         If δ has Σ_f C_fᵀ δ_f = 0, then Σ_f ⟨δ_f, C_f u⟩ = 0 for all u. There is no solution if the
-        structures of the factors all have a Σ_f ⟨δ_f, p_f⟩ above zero.
+        structures of the factors all have a Σ_f ⟨δ_f, p_f⟩ above zero. A δ that is as small as
+        rounding proves nothing, because its own sums round.
         """
         delta = copies - self.copy(u)
         delta = torch.where(self._forbidden_copies, 0.0, delta)
@@ -173,7 +176,10 @@ class Consensus:
             end = start + group.index.numel()
             best = best + self._best_value(group, scores[:, start:end], piece)
             start = end
-        return best < -1e-9 * (1 + delta.shape[1])
+        is_large = size.expand(len(scores), 1).squeeze(1) > _LEAST_RESIDUAL
+        terms = 1 + delta.shape[1]
+        has_none = best < -2 * terms  # of a factor all structures are forbidden: |δ| is at most 1
+        return has_none | (is_large & (best < -1e-9 * terms))
 
     def _best_value(self, group: Group, scores: Tensor, extra: Tensor | None) -> Tensor:
         """The largest Σ_f ⟨s_f, p_f⟩ over the structures of the factors of a group, (B)."""

@@ -209,8 +209,8 @@ def _warn_if_missed(outcome: _admm.Outcome, solvable: Tensor, limits: Limits) ->
     warnings.warn(
         f"{int(missed.sum())} of {missed.numel()} graphs did not reach residuals of "
         f"{limits.tol:g} (the largest is {largest:.1e}) in {limits.max_iter} rounds; raise "
-        f"`max_iter`, for example to {10 * limits.max_iter}, or `tol`. A graph without any "
-        "solution never does.",
+        f"`max_iter`, for example to {10 * limits.max_iter}, or `tol`, which `sparsemap` takes. "
+        "A graph without any solution never does.",
         ConvergenceWarning,
         stacklevel=5,
     )
