@@ -66,7 +66,7 @@ def _shapes(
         query.new_empty(batch, heads, queries, value.shape[-1]),
         query.new_empty(batch, heads, queries, dtype=_wide(query)),
         query.new_empty(
-            kept_size(query, key, value, cap_of(query, key, others[8])), dtype=_wide(query)
+            kept_size(query, key, value, cap_of(query, key, value, others[8])), dtype=_wide(query)
         ),
     )
 

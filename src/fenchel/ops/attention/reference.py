@@ -219,7 +219,7 @@ def attention(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     output = mean(s.dropped(s.keys(s.p)), s.value, s.seen)
     tau = s.tau().flatten(1, 2)
     query, key, value = arguments[:3]
-    size = kept_size(query, key, value, cap_of(query, key, arguments[11]))
+    size = kept_size(query, key, value, cap_of(query, key, value, arguments[11]))
     return output.flatten(1, 2), tau, tau.new_zeros(size)
 
 

@@ -10,10 +10,12 @@ from .triton_problem import Problem, contiguous
 from .triton_sparse import Plan, choose_plan, sparse_backward, sparse_forward
 
 
-def _cap(query: Tensor, key: Tensor, mask: Tensor | None, way: Tiles | Plan | None) -> int:
+def _cap(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, way: Tiles | Plan | None
+) -> int:
     """The cap of lists of candidates, 0 for dense tiles."""
     if not isinstance(way, Plan):
-        return 0 if isinstance(way, Tiles) else cap_of(query, key, mask)
+        return 0 if isinstance(way, Tiles) else cap_of(query, key, value, mask)
     is_empty = not query.shape[:-1].numel() or not key.shape[:-1].numel()
     return 0 if is_empty or mask is not None else way.cap
 
@@ -37,7 +39,7 @@ def attention(
     shape = query.shape[:-1]
     output = query.new_empty((*shape, problem.value_width))
     tau = query.new_empty(shape, dtype=torch.float32)
-    cap = _cap(query, key, mask, way)
+    cap = _cap(query, key, value, mask, way)
     state = query.new_empty(kept_size(query, key, value, cap), dtype=torch.float32)
     if cap:
         kept = kept_parts(state, query, key, value, cap)
@@ -75,7 +77,7 @@ def attention_backward(
     )
     rows = query.new_zeros((5, *shape) if needs & 31 else (0,), dtype=torch.float32)
     needs &= 7 + 8 * (slopes is not None) + 16 * (sinks is not None)
-    cap = _cap(query, key, mask, way)
+    cap = _cap(query, key, value, mask, way)
     if cap:
         kept = kept_parts(state, query, key, value, cap)
         plan = way if isinstance(way, Plan) else choose_plan(problem)

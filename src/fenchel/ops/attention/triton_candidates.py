@@ -16,7 +16,6 @@ from .._triton.root import expm1_over, larger, row_max
 from .triton_scores import (
     RESCALED,
     SINKS,
-    dot,
     edge_tile,
     hide,
     key_ranges,
@@ -24,6 +23,7 @@ from .triton_scores import (
     load_queries,
     load_row_tile,
     load_tile,
+    narrow_dot,
     scores_tile,
 )
 from .triton_threshold import merge_moments, moments
@@ -47,7 +47,7 @@ def hidden_tile(
     m_key = o_key < S
     # (BN, BD)
     b_key = load_tile(p_key, tile * BN, key_stride, S, EDGE, D, BN, BD)
-    b_dot = dot(b_query, tl.trans(b_key), tl.zeros([b_query.shape[0], BN], tl.float32))
+    b_dot = narrow_dot(b_query, tl.trans(b_key), tl.zeros([b_query.shape[0], BN], tl.float32))
     b_z, _ = scores_tile(b_dot, scale, slope, diagonal, o_key, p_mask, m_key, softcap, FEATURES)
     return hide(b_z, start, stop, o_key, p_mask, m_key, EDGE, FEATURES)
 

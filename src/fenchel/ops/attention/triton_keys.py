@@ -7,10 +7,10 @@ from .triton_rows import gather_tile
 from .triton_scores import (
     DROPOUT,
     distances_tile,
-    dot,
     kept_tile,
     load_parameters,
     load_queries,
+    narrow_dot,
     search,
 )
 from .triton_threshold import weights_tile
@@ -47,21 +47,21 @@ def add_queries(
     mean = tl.load(p_mean + o_row)[:, None]
     # (C, RK)
     b_zero = tl.zeros([o_t.shape[0], o_key.shape[0]], tl.float32)
-    b_dot = dot(b_query, tl.trans(b_key), b_zero)
+    b_dot = narrow_dot(b_query, tl.trans(b_key), b_zero)
     m_pair = m_t[:, None] & m_key[None, :]
     b_t, b_steepness = distances_tile(
         b_dot, top, rows, o_key[None, :], mask_s, m_pair, softcap, True, FEATURES
     )
     b_p, b_w = weights_tile(b_t, base, rest, parameters[0][:, None], KIND)
-    b_dp = dot(b_grad, tl.trans(b_value), b_zero)
+    b_dp = narrow_dot(b_grad, tl.trans(b_value), b_zero)
     if DROPOUT & FEATURES:
         b_kept = kept_tile(tl.load(p_seed), (o_row * S)[:, None] + o_key[None, :], dropout)
         b_p *= b_kept
         b_dp *= b_kept
-    b_value_sum = dot(tl.trans(b_p.to(b_grad.dtype)), b_grad, b_value_sum)
+    b_value_sum = narrow_dot(tl.trans(b_p.to(b_grad.dtype)), b_grad, b_value_sum)
     b_ds = tl.where(b_w > 0, b_w * (b_dp - mean), 0.0) * b_steepness
     b_ds *= (parameters[2] / parameters[1])[:, None]
-    return dot(tl.trans(b_ds.to(b_query.dtype)), b_query, b_key_sum), b_value_sum
+    return narrow_dot(tl.trans(b_ds.to(b_query.dtype)), b_query, b_key_sum), b_value_sum
 
 
 @triton.jit

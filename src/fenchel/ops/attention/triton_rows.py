@@ -14,11 +14,11 @@ from .triton_scores import (
     DROPOUT,
     SINKS,
     distances_tile,
-    dot,
     kept_tile,
     load_parameters,
     load_queries,
     load_row_tile,
+    narrow_dot,
     store_tile,
 )
 from .triton_threshold import advance, merge_moments, moments, sum_terms, terms, weights_tile
@@ -72,7 +72,7 @@ def candidate_distances(
         m_key = o < count
         o_key = tl.load(p_list + o, mask=m_key, other=0)
         b_key = gather_tile(p_key, o_key, m_key, key_stride, D, BD)
-        b_dot = dot(b_query, tl.trans(b_key), tl.zeros([16, C], tl.float32))
+        b_dot = narrow_dot(b_query, tl.trans(b_key), tl.zeros([16, C], tl.float32))
         o_key = tl.where(m_key, o_key, S)  # which no query sees
         b_t, _ = distances_tile(
             b_dot, top, rows, o_key[None, :], mask_stride, m_key[None, :], softcap, True, FEATURES
@@ -96,9 +96,9 @@ def add_values(
             b_kept = kept_tile(seed, o_pair + o_key[None, :], dropout)
             b_p *= b_kept
             b_w *= b_kept
-        b_sum = add_weighted(b_sum, b_p, b_value)
+        b_sum = add_weighted(b_sum, b_p, b_value, True)
         if KEEP:
-            b_mean = dot(b_w.to(b_value.dtype), b_value, b_mean)
+            b_mean = narrow_dot(b_w.to(b_value.dtype), b_value, b_mean)
     return b_sum, b_mean
 
 
@@ -296,17 +296,17 @@ def rows_backward_kernel(
         b_key = gather_tile(p_key, o_key, m_key, key_s, D, BD)
         b_value = gather_tile(p_value, o_key, m_key, value_s, E, BE)
         o_seen = tl.where(m_key, o_key, S)[None, :]
-        b_dot = dot(b_query, tl.trans(b_key), tl.zeros([16, C], tl.float32))
+        b_dot = narrow_dot(b_query, tl.trans(b_key), tl.zeros([16, C], tl.float32))
         b_t, b_steepness = distances_tile(
             b_dot, top[:, None], rows, o_seen, mask_s, m_key[None, :], softcap, True, FEATURES
         )
         b_p, b_w = weights_tile(b_t, base[:, None], rest[:, None], b_alpha[:, None], KIND)
-        b_dp = dot(b_grad, tl.trans(b_value), tl.zeros([16, C], tl.float32))
+        b_dp = narrow_dot(b_grad, tl.trans(b_value), tl.zeros([16, C], tl.float32))
         if DROPOUT & FEATURES:
             b_dp *= kept_tile(tl.load(p_seed), (o_row * S)[:, None] + o_seen, dropout)
         b_dz = tl.where(b_w > 0, b_w * (b_dp - mean[:, None]), 0.0)
         b_ds = b_dz * b_steepness * slope[:, None]
-        b_sum = dot(b_ds.to(b_key.dtype), b_key, b_sum)
+        b_sum = narrow_dot(b_ds.to(b_key.dtype), b_key, b_sum)
         b_word = tl.sum(tl.where(b_w > 0, b_row_bit, 0), 0)
         tl.atomic_or(
             p_bits + o_key // RK * words + tl.min(o_t, 0) // 32, b_word,

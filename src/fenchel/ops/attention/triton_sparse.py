@@ -61,6 +61,8 @@ class Plan(NamedTuple):
 def choose_plan(problem: Problem) -> Plan:
     """The plan by the bytes of the longest vector, and the number of queries."""
     width = triton.next_power_of_2(problem.widest) * problem.query.dtype.itemsize
+    if problem.query.dtype == torch.float32:
+        return Plan(rows=((64, 8, 4, 1), (128, 8, 8, 16)))
     if width <= 128:
         short = (32, 1, 3)
         return Plan(back=short, keys=short if problem.queries <= 8192 else Plan().keys)
