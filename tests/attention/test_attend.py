@@ -18,7 +18,7 @@ PAGES = 40
 @pytest.fixture
 def few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skips pages of caches that are short."""
-    monkeypatch.setattr(_attend, "MIN_PAGES", 1)
+    monkeypatch.setitem(_attend.MIN_PAGES, "cpu", 1)
     monkeypatch.setattr(reference, "FIRST", 2)
     monkeypatch.setattr(reference, "SHARE", 1)
 
@@ -169,9 +169,9 @@ def test_a_cache_that_grows_step_by_step() -> None:
 
 
 def test_long_caches_skip_without_being_told() -> None:
-    cache = clusters(pages=_attend.MIN_PAGES)
+    cache = clusters(pages=_attend.MIN_PAGES["cpu"])
     pages = check(4 * cache.key[:, :, 5:6], cache, "sparsemax", 1e-5)
-    assert (pages < _attend.MIN_PAGES).all()
+    assert (pages < _attend.MIN_PAGES["cpu"]).all()
 
 
 @pytest.mark.usefixtures("few_pages")
@@ -247,7 +247,7 @@ def test_autocast() -> None:
 
 def test_looking_first_does_not_cut_gradients() -> None:
     layer = MultiHeadAttention(8, 2, "entmax")
-    x = torch.randn(1, 64 * _attend.MIN_PAGES + 5, 8)
+    x = torch.randn(1, 64 * _attend.MIN_PAGES["cpu"] + 5, 8)
     cache = layer.project(x)
     with torch.no_grad():
         layer.attend(x[:, -1:], cache)
@@ -288,3 +288,24 @@ def test_no_sequences() -> None:
     output, pages = attend(queries()[:0], cache, "entmax", pages=True)
     assert output.shape == (0, 4, 1, 16)
     assert pages.shape == (0, 2)
+
+
+@pytest.mark.parametrize("name", ["lengths", "alibi", "sinks", "scales"])
+@pytest.mark.usefixtures("few_pages")
+def test_the_kernels_take_what_attend_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="Triton is not made for this platform")
+    if torch.cuda.is_available():
+        pytest.skip("tests of the GPU take the kernels there")
+    from fenchel.ops.cached_attention.triton import Plan, cached_attention
+
+    plan = Plan(min_pages=1, threshold_pages=4, chunk_pages=4, value_keys=16, bound_pages=16)
+
+    def by_kernels(inputs: Any, setting: Any, bounds: Tensor, _: Any) -> tuple[Tensor, Tensor]:
+        given = _attend.operator_arguments(inputs, setting)
+        return cached_attention(*given[:3], bounds, *given[3:], setting.softcap, plan=plan)
+
+    monkeypatch.setattr(_attend, "_by_pages", by_kernels)
+    mapping: Any = "entmax"
+    if name == "scales":
+        mapping = Entmax(torch.tensor([1.3, 1.5, 1.8, 2.0])[:, None, None], gamma=2.0)
+    check(queries(), clusters(pages=6), mapping, 1e-5, **{"scale": 1.0, **FEATURES[name]})

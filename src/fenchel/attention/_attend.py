@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -11,20 +12,20 @@ from torch import Tensor
 from .. import _checks
 from ..mappings import AbstractMapping
 from ..mappings._registry import resolve
-from ..ops.cached_attention import Rows, attend_by_pages, num_pages
+from ..ops import attention as fused_ops
+from ..ops.cached_attention import MAX_ROWS, cached_attention, num_pages
+from ..ops.cached_attention.reference import Rows, attend_by_pages
 from ._arguments import inputs_of, pattern_of
 from ._attention import attention, default_scale
 from ._cache import KeysValues, is_followed
 from ._checks import check_pattern, check_vectors
 from ._dense import widened
-from ._fused import takes_mapping
+from ._fused import FUSED_TYPES, operator_arguments, takes_mapping
 from ._pattern import Pattern, pattern
 from ._problem import Inputs, Layout, Setting, is_autocast, without_autocast
 
-MIN_PAGES = 256
+MIN_PAGES = {"cpu": 256, "cuda": 16}
 """With fewer pages all keys are read at once."""
-MAX_ROWS = 64
-"""Queries, of all heads that share keys, that pages are chosen for together."""
 
 
 def attend(
@@ -44,8 +45,8 @@ def attend(
     """Attention of new queries to a cache: the same as `attention` to its keys and values.
 
     Where it can, it reads pages of 64 keys in the order of their bounds, and stops when no other
-    page can have weight. That is so on a CPU for sparsemax and entmax with α > 1, a few queries, at
-    least 16,384 keys and no gradients. A page's scores are at most Σᵢ max(qᵢ lowᵢ, qᵢ highᵢ), from
+    page can have weight. That is so for sparsemax and entmax with α > 1, a few queries, at least
+    16,384 keys on a CPU or 1,024 on a GPU, and no gradients. A page's scores are at most Σᵢ max(qᵢ lowᵢ, qᵢ highᵢ), from
     the smallest and the largest entries of its keys; what is below the threshold of the scores
     that were read has weight zero. So the answer is that of all keys. Values of weight zero may not
     be read.
@@ -106,7 +107,12 @@ def _is_certified(
         or (is_autocast(query.device) and query.dtype != _autocast_type(query))
     ):
         return False
-    return query.is_cpu and num_pages(memory.length) >= MIN_PAGES
+    if num_pages(memory.length) < MIN_PAGES.get(query.device.type, math.inf):
+        return False
+    widest = max(key.shape[3], value.shape[3])
+    return query.is_cpu or (
+        fused_ops.HAS_KERNEL and query.dtype in FUSED_TYPES and widest <= fused_ops.MAX_WIDTH
+    )
 
 
 def _autocast_type(query: Tensor) -> torch.dtype:
@@ -120,18 +126,21 @@ def _pattern(
     key_lengths: Tensor | None,
 ) -> Pattern:  # fmt: skip
     """The intervals of keys that the queries see; layers share them where nothing else decides."""
-    if key_lengths is not None:
+    if key_lengths is not None or (query.is_cuda and torch.cuda.is_current_stream_capturing()):
         key = memory.key
         return pattern_of(layout, query, key, causal, window, (None, key_lengths), (None, None))
+    stream = torch.cuda.current_stream(query.device).cuda_stream if query.is_cuda else 0
     window = tuple(window) if isinstance(window, list) else window
-    return _fixed_pattern(query.shape[2], memory.length, causal, window)
+    return _fixed_pattern(query.shape[2], memory.length, query.device, stream, causal, window)
 
 
 @lru_cache(maxsize=32)
 def _fixed_pattern(
-    num_queries: int, num_keys: int, causal: bool | str, window: int | tuple | None
-) -> Pattern:
-    return pattern(num_queries, num_keys, torch.device("cpu"), causal=causal, window=window)
+    num_queries: int, num_keys: int, device: torch.device, stream: int, causal: bool | str,
+    window: int | tuple | None,
+) -> Pattern:  # fmt: skip
+    """The same for each stream, so that none waits for another."""
+    return pattern(num_queries, num_keys, device, causal=causal, window=window)
 
 
 def _certified(
@@ -147,7 +156,7 @@ def _certified(
     softcap: float,
     sinks: float | Tensor | None,
 ) -> tuple[Tensor, Tensor] | None:
-    """The output, and how many pages were read; None if that is many."""
+    """The output, and how many pages were read; None if that is many, on a CPU."""
     check_pattern(causal, window)
     _checks.check_number("softcap", softcap, minimum=0)
     if scale is not None:
@@ -158,7 +167,10 @@ def _certified(
         setting = Setting(mapping, seen, default_scale(query, scale), softcap)
         key, value, bounds = memory.pages()
         inputs = inputs_of(layout, query, key, value, mapping, None, scale, alibi, sinks)
-        return _by_pages(inputs, setting, bounds, layout)
+        if query.is_cpu:
+            return _by_pages(inputs, setting, bounds, layout)
+        arguments = operator_arguments(inputs, setting)
+        return cached_attention(*arguments[:3], bounds, *arguments[3:], softcap)
 
 
 def _by_pages(

@@ -17,7 +17,7 @@ from ._dense import dense, recomputed_gradients, shape
 from ._pattern import Pattern
 from ._problem import Inputs, Setting
 
-_TYPES = (*_checks.HALF, torch.float32)
+FUSED_TYPES = (*_checks.HALF, torch.float32)
 
 
 def takes_mapping(mapping: AbstractMapping) -> bool:
@@ -34,7 +34,7 @@ def is_fused(inputs: Inputs, setting: Setting) -> bool:
         ops.HAS_KERNEL
         and query.is_cuda
         and takes_mapping(setting.mapping)
-        and query.dtype in _TYPES
+        and query.dtype in FUSED_TYPES
         and key.dtype == value.dtype == query.dtype
         and 1 <= query.shape[-1] <= ops.MAX_WIDTH
         and 1 <= value.shape[-1] <= ops.MAX_WIDTH
@@ -116,9 +116,10 @@ def _second_order(
     )
 
 
-def fused_attention(inputs: Inputs, setting: Setting) -> Tensor:
-    """The outputs (B, G, R, T, E) of sparsemax or entmax."""
-    setting, whole = setting.seeded(inputs.query.device), shape(inputs)
+def operator_arguments(inputs: Inputs, setting: Setting) -> tuple[Any, ...]:
+    """Query (B, H, T, D), key and value; starts, stops and diagonal; α, γ and the scale; slopes and
+    sinks, as operators take them."""
+    whole = shape(inputs)
     rows = (whole[0], whole[1] * whole[2], whole[3])
     query, pattern = inputs.query, setting.pattern
     wide = torch.promote_types(query.dtype, torch.float32)
@@ -138,7 +139,7 @@ def fused_attention(inputs: Inputs, setting: Setting) -> Tensor:
     if any(x is not None for x in given):
         pairs = zip(given, parameters, strict=True)
         parameters = [per_row(number if x is None else x) for x, number in pairs]
-    arguments = (
+    return (
         query.flatten(1, 2),
         inputs.key.squeeze(2),
         inputs.value.squeeze(2),
@@ -146,6 +147,14 @@ def fused_attention(inputs: Inputs, setting: Setting) -> Tensor:
         *parameters,
         per_row(inputs.slopes),
         per_row(inputs.sinks),
+    )
+
+
+def fused_attention(inputs: Inputs, setting: Setting) -> Tensor:
+    """The outputs (B, G, R, T, E) of sparsemax or entmax."""
+    setting, whole = setting.seeded(inputs.query.device), shape(inputs)
+    arguments = (
+        *operator_arguments(inputs, setting),
         None if inputs.mask is None else inputs.mask.expand(whole).flatten(1, 2),
         setting.seed,
         setting.softcap,

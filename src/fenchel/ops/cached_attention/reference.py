@@ -138,3 +138,43 @@ def attend_by_pages(
             break
         wanted = min(needed, GROWTH * read)
     return None
+
+
+def cached_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bounds: Tensor,
+    starts: Tensor,
+    stops: Tensor,
+    diagonal: Tensor,
+    alpha: float | Tensor,
+    gamma: float | Tensor,
+    scale: float | Tensor,
+    slopes: Tensor | None,
+    sinks: Tensor | None,
+    softcap: float,
+) -> tuple[Tensor, Tensor]:
+    """The output and how many pages were read; see the package."""
+    batch, groups, keys = key.shape[:3]
+    read = torch.zeros(batch, groups, dtype=torch.int32, device=query.device)
+    if not query.numel() or not keys:
+        return query.new_zeros(*query.shape[:-1], value.shape[-1]), read
+
+    def grouped(x: float | Tensor) -> float | Tensor:
+        return x.unflatten(1, (groups, -1)).unsqueeze(-1) if isinstance(x, Tensor) else x
+
+    per_row = (None if x is None else grouped(x) for x in (alpha, gamma, scale, slopes, sinks))
+    intervals = (x[:, None, None, :, None] for x in (starts, stops, diagonal))
+    padding = (0, 0, 0, num_pages(keys) * PAGE - keys)
+    if padding[-1]:
+        key, value = (torch.nn.functional.pad(x, padding) for x in (key, value))
+    rows = Rows(*per_row, *intervals)  # type: ignore[arg-type]
+    query = query.unflatten(1, (groups, -1))
+    found = attend_by_pages(query, key, value, bounds, rows, softcap)
+    if found is None:
+        places = torch.arange(key.shape[2], device=key.device)
+        z, seen = _scores(query, key.unsqueeze(2), places, rows, softcap)
+        found = mean(_solve(z, rows)[0], value.unsqueeze(2), seen), num_pages(keys)
+    output, count = found
+    return output.flatten(1, 2), read + count
