@@ -31,7 +31,9 @@ def looking_for(cache: KeysValues, t: int = 1) -> Tensor:
     return query + 0.2 * torch.randn_like(query)
 
 
-def check(query: Tensor, cache: KeysValues, mapping: Any, **options: Any) -> Tensor:
+def check(
+    query: Tensor, cache: KeysValues, mapping: Any, tol: float | None = None, **options: Any
+) -> Tensor:
     """Compares with attention to all keys, in float64 on the CPU; returns the pages read."""
     found, pages = attend(query, cache, mapping, pages=True, **options)
 
@@ -46,7 +48,7 @@ def check(query: Tensor, cache: KeysValues, mapping: Any, **options: Any) -> Ten
     want = attention(wide(query), wide(cache.key), wide(cache.value), mapping, **given)
     assert found.dtype == query.dtype
     torch.testing.assert_close(
-        wide(found), want, rtol=0, atol=TOLERANCES[query.dtype], equal_nan=True
+        wide(found), want, rtol=0, atol=tol or TOLERANCES[query.dtype], equal_nan=True
     )
     return pages
 
@@ -85,8 +87,10 @@ def test_features(name: str, t: int) -> None:
 
 def test_alphas_of_heads() -> None:
     cache = clusters(4000)
-    alpha = torch.linspace(1.1, 3.0, H, device="cuda")[:, None, None]
+    alpha = torch.linspace(1.1, 2.0, H, device="cuda")[:, None, None]
     check(looking_for(cache), cache, Entmax(alpha))
+    # Above 2 a small weight grows by 1/p^(α − 2) times what its score rounds.
+    check(looking_for(cache), cache, Entmax(1 + alpha), 2e-4)
 
 
 def test_flat_scores_read_everything() -> None:

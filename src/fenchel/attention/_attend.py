@@ -46,10 +46,10 @@ def attend(
 
     Where it can, it reads pages of 64 keys in the order of their bounds, and stops when no other
     page can have weight. That is so for sparsemax and entmax with α > 1, a few queries, at least
-    16,384 keys on a CPU or 1,024 on a GPU, and no gradients. A page's scores are at most Σᵢ max(qᵢ lowᵢ, qᵢ highᵢ), from
-    the smallest and the largest entries of its keys; what is below the threshold of the scores
-    that were read has weight zero. So the answer is that of all keys. Values of weight zero may not
-    be read.
+    16,384 keys on a CPU or 1,024 on a GPU, and no gradients. A page's scores are at most
+    Σᵢ max(qᵢ lowᵢ, qᵢ highᵢ), from the smallest and the largest entries of its keys; what is below
+    the threshold of the scores that were read has weight zero. So the answer is that of all keys.
+    Values of weight zero may not be read.
 
     Args:
         query: (batch, H, T, d); H is a multiple of the cache's heads.
@@ -166,11 +166,29 @@ def _certified(
         seen = _pattern(layout, query, memory, causal, window, key_lengths)
         setting = Setting(mapping, seen, default_scale(query, scale), softcap)
         key, value, bounds = memory.pages()
-        inputs = inputs_of(layout, query, key, value, mapping, None, scale, alibi, sinks)
-        if query.is_cpu:
-            return _by_pages(inputs, setting, bounds, layout)
-        arguments = operator_arguments(inputs, setting)
+        numbers = mapping.exponent, mapping.gamma, setting.scale  # type: ignore[attr-defined]
+        if not query.is_cpu and _is_plain(layout, query, key, (*numbers, scale), alibi, sinks):
+            mapping.check_fields()
+            intervals = seen.starts, seen.stops, seen.diagonal
+            arguments = (query, key, value, *intervals, *map(float, numbers), None, None)
+        else:
+            inputs = inputs_of(layout, query, key, value, mapping, None, scale, alibi, sinks)
+            if query.is_cpu:
+                return _by_pages(inputs, setting, bounds, layout)
+            arguments = operator_arguments(inputs, setting)
         return cached_attention(*arguments[:3], bounds, *arguments[3:], softcap)
+
+
+def _is_plain(
+    layout: Layout, query: Tensor, key: Tensor, numbers: tuple[Any, ...], *others: Any
+) -> bool:
+    """Whether the operator takes the arguments as they are, which spares the host a third."""
+    return (
+        all(x is None for x in others)
+        and not any(isinstance(x, Tensor) for x in numbers)
+        and layout.batch == query.shape[:2]
+        and key.shape[0] == query.shape[0]
+    )
 
 
 def _by_pages(

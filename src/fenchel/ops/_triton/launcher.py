@@ -10,6 +10,7 @@ from torch import Tensor
 
 _MAX_KINDS = 4096
 """How many kinds of arguments are kept."""
+_HALF = 2**31
 _MAX_THREADS = 8
 """How many kernels are compiled at the same time."""
 
@@ -51,9 +52,10 @@ class Launcher:
         run(x, y, z, stream, function, metadata, None, None, None, *arguments, *self._values)
 
     def _prepare(self, grid: tuple[int, ...], arguments: tuple) -> None:
-        """Compiles what a launch needs."""
+        """Compiles what a launch needs: the kernel, and what calls it, which Triton keeps, too."""
         with torch.cuda.device_of(arguments[0]):
-            self._kernel.warmup(*arguments, grid=grid, **self._constants)
+            compiled = self._kernel.warmup(*arguments, grid=grid, **self._constants)
+            triton.runtime.driver.active.launcher_cls(compiled.src, compiled.metadata)
 
 
 class Launches:
@@ -89,15 +91,18 @@ class Launches:
 
 
 def _key(arguments: tuple) -> tuple:
-    """What tells apart launches that need different compiled kernels."""
-    return (arguments[0].get_device(), *map(_kind, arguments))
-
-
-def _kind(argument: Tensor | float | None) -> Any:
-    """What a kernel is compiled for: the type of a tensor and whether it is aligned, or a size."""
-    if isinstance(argument, Tensor):
-        return argument.dtype, argument.data_ptr() % 16 == 0
-    return argument if isinstance(argument, int) else None
+    """What tells apart launches that need different compiled kernels: the type of a tensor and
+    whether it is aligned; of a size whether it is 1, a multiple of 16, and has 32 bits."""
+    key: list[Any] = [arguments[0].get_device()]
+    for x in arguments:
+        if type(x) is int:
+            key.append((1 if x == 1 else 0 if x & 15 else 16) if -_HALF <= x < _HALF else x)
+        elif isinstance(x, Tensor):
+            key.append(x.dtype)
+            key.append(x.data_ptr() & 15 == 0)
+        else:
+            key.append(x is None)
+    return tuple(key)
 
 
 @lru_cache(maxsize=_MAX_KINDS)

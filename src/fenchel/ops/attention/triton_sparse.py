@@ -50,7 +50,7 @@ class Plan(NamedTuple):
     """Of marks and such lists at a time."""
     bound: tuple[int, int, int] = (64, 4, 3)
     mark: tuple[int, int, int] = (64, 4, 3)
-    rows: tuple[tuple[int, int, int, int], ...] = ((64, 8, 2, 1), (128, 8, 4, 16))
+    rows: tuple[tuple[int, int, int, int], ...] = ((64, 8, 2, 1), (256, 4, 8, 16))
     """Candidates in a tile, tiles, warps, and groups that a program looks at, for short lists and
     for the rare longer ones."""
     back: tuple[int, int, int] = (64, 2, 2)

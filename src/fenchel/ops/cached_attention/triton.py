@@ -1,13 +1,14 @@
 """Cached attention on a GPU: six kernels, which nothing on the host waits for."""
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .._triton.launcher import launcher
+from .._triton.launcher import Launcher, launcher
 from ..attention.triton_dense import tolerance
-from ..attention.triton_problem import Problem
+from ..attention.triton_problem import Problem, power_of_two
 from .sizes import PAGE, num_pages
 from .triton_pages import page_bounds_kernel, page_list_kernel, page_scores_kernel
 from .triton_weights import page_output_kernel, page_threshold_kernel, page_values_kernel
@@ -15,11 +16,6 @@ from .triton_weights import page_output_kernel, page_threshold_kernel, page_valu
 
 def _ceil(a: int, b: int) -> int:
     return -(-a // b)
-
-
-def _power_of_2(n: int) -> int:
-    """The next one; Triton's own function takes the host ten times as long."""
-    return 1 << (n - 1).bit_length()
 
 
 class Plan(NamedTuple):
@@ -61,15 +57,6 @@ def choose_plan(problem: Problem, block: int) -> Plan:
     return plan
 
 
-def _launch(
-    problem: Problem, kernel: Any, shape: tuple[int, int], programs: int, *arguments: Any,
-    **constants: Any,
-) -> None:  # fmt: skip
-    of = {name: x for name, x in problem.constants.items() if name in kernel.arg_names}
-    warps, stages = shape
-    launcher(kernel, **of, **constants, num_warps=warps, num_stages=stages)((programs,), *arguments)
-
-
 def cached_attention(
     query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, starts: Tensor, stops: Tensor,
     diagonal: Tensor, alpha: float | Tensor, gamma: float | Tensor, scale: float | Tensor,
@@ -83,86 +70,120 @@ def cached_attention(
     of_one = heads * queries * num_pages(keys) * PAGE
     if not output.numel() or not keys:
         return output.zero_(), pages.zero_()
+    given = (query, key, value, starts, stops, diagonal, alpha, gamma, scale, slopes, sinks)
     size = max(1, (plan or Plan()).max_scores // of_one)
+    if batch <= size:
+        _attend(Problem(*given, None, None, softcap, 0.0), bounds, output, pages, plan)
+        return output, pages
     for first in range(0, batch, size):
         part = slice(first, first + size)
-
-        def some(x: Any, part: slice = part) -> Any:
-            return x[part] if isinstance(x, Tensor) and x.shape[0] == batch > size else x
-
-        given = (query, key, value, starts, stops, diagonal, alpha, gamma, scale, slopes, sinks)
-        arguments = [some(x) for x in given]
-        problem = Problem(*arguments, None, None, softcap, 0.0)
-        bounds_here = bounds if batch <= size else bounds[:, part]
-        _attend(problem, bounds_here, output[part], pages[part], plan)
+        some = [x[part] if isinstance(x, Tensor) and len(x) == batch else x for x in given]
+        problem = Problem(*some, None, None, softcap, 0.0)
+        _attend(problem, bounds[:, part], output[part], pages[part], plan)
     return output, pages
+
+
+class _Launchers(NamedTuple):
+    """The kernels in their order."""
+
+    bounds: Launcher
+    lists: Launcher
+    scores: Launcher
+    threshold: Launcher
+    values: Launcher
+    output: Launcher
+
+
+@lru_cache(maxsize=256)
+def _launchers(
+    constants: tuple[tuple[str, int], ...], plan: Plan, within: float, edge: bool, block: int,
+    pages: int,
+) -> _Launchers:  # fmt: skip
+    """For up to so many pages, a power of two."""
+
+    def one(kernel: Any, shape: tuple[int, int], **own: Any) -> Launcher:
+        of = {name: x for name, x in constants if name in kernel.arg_names}
+        return launcher(kernel, **of, **own, num_warps=shape[0], num_stages=shape[1])
+
+    row = min(1024, max(16, pages))
+    return _Launchers(
+        one(page_bounds_kernel, plan.bounds, BM=block, BP=plan.bound_pages),
+        one(
+            page_list_kernel, plan.lists, TOLERANCE=within, EDGE=edge, BM=block,
+            BP=plan.list_pages, BS=row,
+        ),
+        one(page_scores_kernel, plan.scores, EDGE=edge, BM=block),
+        one(
+            page_threshold_kernel, plan.threshold, TOLERANCE=within, BP=row,
+            NP=min(plan.threshold_pages, pages),
+        ),
+        one(
+            page_values_kernel, plan.values, BM=block, BN=plan.value_keys,
+            CHUNK=min(plan.chunk_pages, pages),
+        ),
+        one(page_output_kernel, plan.output, BC=8),
+    )  # fmt: skip
+
+
+def _parts(device: torch.device, dtype: torch.dtype, *sizes: int) -> tuple[Tensor, ...]:
+    """Tensors of these sizes or a bit more, each from a multiple of 16 bytes on."""
+    aligned = [-(-size // 4) * 4 for size in sizes]
+    return torch.empty(sum(aligned), dtype=dtype, device=device).split(aligned)
 
 
 def _attend(
     problem: Problem, bounds: Tensor, output: Tensor, pages: Tensor, plan: Plan | None
 ) -> None:
     query, key, value = problem.vectors
-    batch, heads, groups, queries = problem.batch, problem.heads, problem.groups, problem.queries
-    device, n = query.device, batch * heads * queries
+    heads, groups, queries = problem.heads, problem.groups, problem.queries
+    all_groups, n = problem.batch * groups, problem.batch * heads * queries
     P, shared = num_pages(problem.keys), heads // groups * queries
-    block = max(16, _power_of_2(shared))
+    block, up_to = power_of_two(shared), power_of_two(P, 1)
     plan = plan or choose_plan(problem, block)
-
-    def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=device)
+    launchers = _launchers(
+        tuple(problem.constants.items()), plan, tolerance(query.dtype), bool(problem.keys % PAGE),
+        block, up_to,
+    )  # fmt: skip
+    chunks = _ceil(P, min(plan.chunk_pages, up_to))
+    scores, peaks, state, parts, totals = _parts(
+        query.device, torch.float32,
+        n * P * PAGE, n * P, 3 * n, n * chunks * problem.value_width, n * chunks,
+    )  # fmt: skip
+    lists, own_lists, marked = _parts(
+        query.device, torch.int32, all_groups * P, n * P, all_groups * P * PAGE
+    )
 
     starts, stops, diagonal, rows = problem.pointers[:4]
     alpha, gamma, scale, softcap, _ = problem.numbers
-    numbers = (alpha, gamma, scale)
+    numbers, counts = (alpha, gamma, scale), (heads, groups, queries)
     intervals = (starts, stops, diagonal)
     strides = [0 if x.shape[0] == 1 else x.stride(0) for x in intervals]
-    counts = (heads, groups, queries)
     of_query, of_key = query.stride()[:3], key.stride()[:3]
-    within = tolerance(query.dtype)
-    edge = bool(problem.keys % PAGE)
-    scores, peaks = empty(n, P * PAGE), empty(n, P)
-    lists = None
     if plan.min_pages <= P:
-        lists = empty(batch * groups, P, dtype=torch.int32)
-        _launch(
-            problem, page_bounds_kernel, plan.bounds,
-            batch * groups * _ceil(P, plan.bound_pages),
+        launchers.bounds(
+            (all_groups * _ceil(P, plan.bound_pages),),
             query, bounds, *intervals, rows, peaks, *numbers, softcap, *counts, P, n, *of_query,
-            *bounds.stride()[:4], *strides, BM=block, BP=plan.bound_pages,
+            *bounds.stride()[:4], *strides,
         )  # fmt: skip
-        _launch(
-            problem, page_list_kernel, plan.lists, batch * groups,
+        launchers.lists(
+            (all_groups,),
             query, key, *intervals, rows, peaks, lists, pages, *numbers, softcap, *counts,
             problem.keys, P, n, *of_query, *of_key, *strides, min(shared, plan.max_seeds),
-            TOLERANCE=within, EDGE=edge, BM=block, BP=plan.list_pages,
-            BS=min(1024, max(16, _power_of_2(P))),
         )  # fmt: skip
     else:
         pages.fill_(P)
-    splits = max(_ceil(P, plan.per_program), _ceil(plan.programs, batch * groups))
-    splits = min(P, splits)
-    _launch(
-        problem, page_scores_kernel, plan.scores, batch * groups * splits,
-        query, key, *intervals, rows, lists, pages, scores, peaks, *numbers, softcap, *counts,
-        problem.keys, P, n, *of_query, *of_key, *strides, splits, EDGE=edge, BM=block,
+    splits = min(P, max(_ceil(P, plan.per_program), _ceil(plan.programs, all_groups)))
+    launchers.scores(
+        (all_groups * splits,),
+        query, key, *intervals, rows, lists if plan.min_pages <= P else None, pages, scores, peaks,
+        *numbers, softcap, *counts, problem.keys, P, n, *of_query, *of_key, *strides, splits,
     )  # fmt: skip
-    state = empty(3, n)
-    _launch(
-        problem, page_threshold_kernel, plan.threshold, n,
-        scores, peaks, rows, empty(n, P, dtype=torch.int32), state, *numbers, problem.keys, P, n,
-        TOLERANCE=within, BP=min(1024, max(16, _power_of_2(P))),
-        NP=min(plan.threshold_pages, _power_of_2(P)),
+    launchers.threshold(
+        (n,), scores, peaks, rows, own_lists, state, *numbers, problem.keys, P, n
     )  # fmt: skip
-    size = min(plan.chunk_pages, _power_of_2(P))
-    chunks = _ceil(P, size)
-    parts, totals = empty(n, chunks, problem.value_width), empty(n, chunks)
-    _launch(
-        problem, page_values_kernel, plan.values, batch * groups * chunks,
-        scores, peaks, value, rows, state, empty(batch * groups, P * PAGE, dtype=torch.int32),
-        parts, totals, *numbers, *counts, P, n, *value.stride()[:3], BM=block, BN=plan.value_keys,
-        CHUNK=size,
+    launchers.values(
+        (all_groups * chunks,),
+        scores, peaks, value, rows, state, marked, parts, totals, *numbers, *counts, P, n,
+        *value.stride()[:3],
     )  # fmt: skip
-    _launch(
-        problem, page_output_kernel, plan.output, n,
-        parts, totals, rows, state, output, *numbers, chunks, n, BC=8,
-    )  # fmt: skip
+    launchers.output((n,), parts, totals, rows, state, output, *numbers, chunks, n)

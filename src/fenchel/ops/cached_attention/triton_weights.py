@@ -145,6 +145,35 @@ def load_state(p_state, o_row, n):
     return tl.load(p_state + o_row), tl.load(p_state + n + o_row), tl.load(p_state + 2 * n + o_row)
 
 
+@triton.jit
+def weighted_values(
+    p_scores, p_value, p_keys, first, count, rows, value_s,
+    LISTED: tl.constexpr, KIND: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BE: tl.constexpr,
+):  # fmt: skip
+    """Σ p, (BM,), and Σ p v, (BM, BE), of `count` keys: listed ones, or those from the first on."""
+    o_score, m_row, b_alpha, peak, base, rest = rows
+    total = tl.zeros([BM], tl.float32)
+    b_sum = tl.zeros([BM, BE], tl.float32)
+    o_e = tl.arange(0, BE)[None, :]
+    for c in range(0, count, BN):
+        o_key = first + c + tl.arange(0, BN)
+        m_key = o_key < first + count
+        if LISTED:
+            o_key = tl.load(p_keys + o_key, mask=m_key, other=0)
+        p_tile = p_scores + o_score[:, None] + o_key[None, :]
+        # (BM, BN)
+        b_x = tl.load(p_tile, mask=m_row[:, None] & m_key[None, :], other=-float("inf"))
+        b_t = b_x - peak[:, None]
+        b_p = weights_tile(b_t, base[:, None], rest[:, None], b_alpha, KIND)[0]
+        total += tl.sum(b_p, 1)
+        p_tile = p_value + o_key.to(tl.int64)[:, None] * value_s + o_e
+        # (BN, BE)
+        b_value = tl.load(p_tile, mask=m_key[:, None] & (o_e < E), other=0.0)
+        b_sum = add_weighted(b_sum, b_p, b_value)
+    return total, b_sum
+
+
 @triton.jit(do_not_specialize=["P"])
 def page_values_kernel(
     p_scores, p_peaks, p_value, p_rows, p_state, p_keys, p_parts, p_totals,
@@ -178,23 +207,17 @@ def page_values_kernel(
     o_row, _, _, m_row = group_rows(b, g, heads, groups, T, BM)
     b_alpha = load_parameters(p_rows, o_row, n, alpha, gamma, scale, FEATURES)[0][:, None]
     peak, base, rest = load_state(p_state, o_row, n)
-    total = tl.zeros([BM], tl.float32)
-    b_sum = tl.zeros([BM, BE], tl.float32)
-    o_e = tl.arange(0, BE)[None, :]
     p_value += b * value_b + g * value_g
-    for c in range(0, count, BN):
-        m_key = c + tl.arange(0, BN) < count
-        o_found = tl.load(p_keys + c + tl.arange(0, BN), mask=m_key, other=0)
-        p_tile = p_scores + o_row[:, None] * P * PAGE + o_found[None, :]
-        # (BM, BN)
-        b_x = tl.load(p_tile, mask=m_row[:, None] & m_key[None, :], other=-float("inf"))
-        b_t = b_x - peak[:, None]
-        b_p = weights_tile(b_t, base[:, None], rest[:, None], b_alpha, KIND)[0]
-        total += tl.sum(b_p, 1)
-        p_tile = p_value + o_found.to(tl.int64)[:, None] * value_s + o_e
-        # (BN, BE)
-        b_value = tl.load(p_tile, mask=m_key[:, None] & (o_e < E), other=0.0)
-        b_sum = add_weighted(b_sum, b_p, b_value)
+    rows = (o_row * P * PAGE, m_row, b_alpha, peak, base, rest)
+    if count == SIZE:
+        total, b_sum = weighted_values(
+            p_scores, p_value, p_keys, chunk * SIZE, SIZE, rows, value_s, False, KIND, E, BM, BN, BE
+        )
+    else:
+        total, b_sum = weighted_values(
+            p_scores, p_value, p_keys, 0, count, rows, value_s, True, KIND, E, BM, BN, BE
+        )
+    o_e = tl.arange(0, BE)[None, :]
     if p_value.dtype.element_ty == tl.float16:
         b_sum *= 1 / HALF_SCALE
     o_part = o_row * chunks + chunk
