@@ -109,11 +109,6 @@ def reason(error: Exception) -> str:
     return f"fails: {type(error).__name__}: {first}"[:70]
 
 
-def total_memory() -> int:
-    """The bytes of the GPU."""
-    return torch.cuda.get_device_properties(0).total_memory
-
-
 def _measure(
     run: Callable[..., Any], inputs: tuple, flush: torch.Tensor, wait_cycles: int
 ) -> tuple:

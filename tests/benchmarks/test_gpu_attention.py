@@ -100,7 +100,6 @@ def key_of(entry):
 @pytest.fixture
 def rows_of(monkeypatch):
     """The rows of a problem by contender, for given seconds."""
-    monkeypatch.setattr(_gpu, "total_memory", lambda: 2**37)
 
     def rows(problem, seconds, pass_=BOTH, peak=1.0):
         torch.manual_seed(0)
@@ -154,7 +153,6 @@ def test_other_alphas_are_compared_with_one_and_a_half(rows_of):
 
 
 def test_every_problem_has_commands_to_compile_it(monkeypatch):
-    monkeypatch.setattr(_gpu, "total_memory", lambda: 2**37)
     given = []
     monkeypatch.setattr(processes, "run_all", lambda commands, seconds: given.extend(commands))
     gpu_attention._compile()

@@ -169,7 +169,7 @@ def _certified(
         numbers = mapping.exponent, mapping.gamma, setting.scale  # type: ignore[attr-defined]
         if not query.is_cpu and _is_plain(layout, query, key, (*numbers, scale), alibi, sinks):
             mapping.check_fields()
-            intervals = seen.starts, seen.stops, seen.diagonal
+            intervals = (x.contiguous() for x in (seen.starts, seen.stops, seen.diagonal))
             arguments = (query, key, value, *intervals, *map(float, numbers), None, None)
         else:
             inputs = inputs_of(layout, query, key, value, mapping, None, scale, alibi, sinks)
