@@ -4,7 +4,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?= -n auto --maxprocesses=8
 BENCH ?= mappings
-GPU_BENCH ?= gpu_calls gpu_mappings gpu_losses gpu_linear_loss gpu_attention gpu_seq2seq
+GPU_BENCH ?= gpu_calls gpu_mappings gpu_losses gpu_linear_loss gpu_attention gpu_decoding gpu_seq2seq
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,8 +16,8 @@ FROM_SOURCE := PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH}
 NATIVE_TESTS := tests/ops/test_native.py tests/ops/test_inference.py tests/ops/test_sparsemap_solver.py
 GPU_TESTS := tests/test_gpu.py tests/losses/test_linear.py tests/ops/test_triton.py tests/ops/test_triton_prox.py \
 	tests/ops/test_triton_attention.py tests/ops/test_triton_attention_rows.py tests/ops/test_triton_attention_features.py \
-	tests/attention/test_attention_gpu.py \
-	tests/structures/test_structures_gpu.py tests/latent/test_latent_gpu.py tests/seq2seq/models/test_model_gpu.py \
+	tests/ops/test_triton_cached_attention.py tests/attention/test_attention_gpu.py tests/attention/test_attend_gpu.py \
+	tests/structures/test_structures_gpu.py tests/structures/test_gibbs_gpu.py tests/structures/test_perturbed_gpu.py tests/latent/test_latent_gpu.py tests/seq2seq/models/test_model_gpu.py \
 	tests/seq2seq/decoding/test_search_gpu.py tests/seq2seq/training/test_training_gpu.py
 
 .DEFAULT_GOAL := help

@@ -92,7 +92,11 @@ def _softmax(name: str, backend: SDPBackend) -> Entry:
 
 def _entmax(alpha: float) -> Entry:
     mapping = Entmax(alpha)
-    return Entry("fenchel", f"entmax {alpha:g}", lambda q, cache: attend(q, cache, mapping), alpha)
+
+    def run(query: Tensor, cache: KeysValues) -> Tensor:
+        return attend(query, cache, mapping)  # type: ignore[return-value]
+
+    return Entry("fenchel", f"entmax {alpha:g}", run, alpha)
 
 
 ENTRIES = (

@@ -39,7 +39,7 @@ class Plan(NamedTuple):
     bounds: tuple[int, int] = (4, 2)
     lists: tuple[int, int] = (8, 1)
     scores: tuple[int, int] = (4, 3)
-    threshold: tuple[int, int] = (4, 2)
+    threshold: tuple[int, int] = (8, 2)
     values: tuple[int, int] = (4, 2)
     output: tuple[int, int] = (4, 2)
 
