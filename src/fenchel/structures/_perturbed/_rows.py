@@ -32,19 +32,18 @@ class Rows:
         problem: the scores.
     """
 
+    theta: Tensor
+    """(B, D), differentiable: the scores, then the extra scores of each instance"""
+
     def __init__(self, problem: Problem) -> None:
         if problem.form is None and not isinstance(problem, GraphProblem):
             problem = replace(problem, extra_scores=None)  # zeros that the user did not give
         self.problem = problem
-
-    @cached_property
-    def theta(self) -> Tensor:
-        """(B, D), differentiable: the scores, then the extra scores of each instance."""
-        scores, extra = self.problem.scores.flatten(1), self.problem.extra_scores
-        if extra is None:
-            return scores.double()
-        own = extra.expand(len(scores), *extra.shape[1:]).reshape(len(scores), -1)
-        return torch.cat([scores, own], 1).double()
+        scores, extra = problem.scores.flatten(1), problem.extra_scores
+        if extra is not None:
+            own = extra.expand(len(scores), *extra.shape[1:]).reshape(len(scores), -1)
+            scores = torch.cat([scores, own], 1)
+        self.theta = scores.double()
 
     @cached_property
     def is_given(self) -> Tensor:
