@@ -84,7 +84,7 @@ class Expectation:
     @cached_property
     def marginals(self) -> Tensor:
         """(..., *shape), differentiable: the probabilities of categories, or of each part of a
-        structure."""
+        structure. Those of perturb-and-MAP are estimates."""
         return self._restore(self._distribution.marginals)
 
     @cached_property

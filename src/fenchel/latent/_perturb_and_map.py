@@ -60,11 +60,13 @@ class PerturbAndMap(HasRelaxation):
         return self.perturbed.distribution.kl(shift).sum(1)
 
     def sample(self, samples: int) -> Drawn:
-        with torch.no_grad():
-            noise = self.perturbed.perturb(self.rows, samples)
-            points = self.rows.theta + self.perturbed.sigma * noise
-            best = self.rows.solve(points)
-        return Drawn(self._parts(best.y.flatten(0, 1)), points.flatten(0, 1))
+        theta, sigma = self.rows.theta.detach(), self.perturbed.sigma
+        pairs = [
+            (self._parts(best.y.flatten(0, 1)), (theta + sigma * noise).flatten(0, 1))
+            for noise, best in self.perturbed.solve(self.rows, samples)
+        ]
+        z, points = (torch.cat(column) for column in zip(*pairs, strict=True))
+        return Drawn(z, points)
 
     def log_prob(self, item: Tensor, point: Tensor) -> Tensor:
         noise = (point - self.rows.theta[item]) / self.perturbed.sigma

@@ -71,6 +71,9 @@ class GumbelSoftmax(AbstractSampler):
 class StraightThrough(GumbelSoftmax):
     """`GumbelSoftmax` rounded to vertices, with the gradient of the relaxed samples.
 
+    The vertex of a structure is the best one for the perturbed scores. `Spigot` is another gradient
+    through the best one.
+
     Args:
         over, temperature, samples: as for `GumbelSoftmax`.
 

@@ -18,7 +18,7 @@ class SumAndSample(AbstractSampler):
 
     Its variance is at most p(R) times that of the score-function estimator. The rest of a structure
     is sampled by rejection: the first of 32 samples that is not among the k. If there is none, the
-    rest counts as zero, and else it counts for that as well.
+    rest counts as zero; the weight of the others makes up for it.
 
     Args:
         over: a mapping onto the simplex, `Softmax()` by default, or a structure of which there are

@@ -138,7 +138,7 @@ class Perturbed:
         with torch.no_grad():
             problem = self.structure.problem(scores, extra_scores, lengths, mask)
             rows = Rows(problem)
-            found = torch.cat([best.codes for _, best in self._solve(rows, n)])
+            found = torch.cat([best.codes for _, best in self.solve(rows, n)])
         return problem.restore_batch(found.transpose(0, 1))
 
     @property
@@ -151,7 +151,7 @@ class Perturbed:
         rows = Rows(problem)
         if not (torch.is_grad_enabled() and rows.theta.requires_grad):
             return rows.split(self._mean(rows)[0])
-        pairs = [(self._score(rows, z), best.y) for z, best in self._solve(rows, self.samples)]
+        pairs = [(self._score(rows, z), best.y) for z, best in self.solve(rows, self.samples)]
         score, y = (torch.cat(column) for column in zip(*pairs, strict=True))
         return rows.split(MeanVertex.apply(rows.theta, y, score))  # type: ignore[arg-type]
 
@@ -167,7 +167,7 @@ class Perturbed:
         noise = self.distribution.draw((n, *rows.theta.shape), self.generator, device)
         return noise.to(rows.theta.device) * rows.is_given
 
-    def _solve(self, rows: Rows, n: int) -> Iterator[tuple[Tensor, Best]]:
+    def solve(self, rows: Rows, n: int) -> Iterator[tuple[Tensor, Best]]:
         """n noises (S, B, D), some at a time, and the best structures of the perturbed scores."""
         for some in chunks(torch.arange(n), max(1, rows.theta.numel())):
             z = self.perturb(rows, len(some))
@@ -176,7 +176,7 @@ class Perturbed:
     def _mean(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """The means of best structures, (B, D), and of their scores, (B)."""
         y, value = torch.zeros_like(rows.theta.detach()), 0.0
-        for _, best in self._solve(rows, self.samples):
+        for _, best in self.solve(rows, self.samples):
             y, value = y + best.y.sum(0), value + best.value.sum(0)
         return y / self.samples, value / self.samples  # type: ignore[return-value]
 
