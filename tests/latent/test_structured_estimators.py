@@ -12,7 +12,7 @@ from torch import Tensor
 import fenchel
 from conftest import identify
 from fenchel import Bits, Budget, Choice, DependencyTree, FactorGraph, Matching, Sequence
-from fenchel.latent import estimators, gradient_variance, marginalize
+from fenchel.latent import estimators, gradient_variance, log_likelihood, marginalize
 from fenchel.latent.estimators import (
     Exact,
     GumbelSoftmax,
@@ -108,6 +108,27 @@ def test_a_structure_without_exact_samples_is_perturbed(structure: AbstractStruc
     estimator = ScoreFunction(structure)
     assert isinstance(estimator.over, Perturbed)
     check_unbiased(model, model.perturbed(1.0), estimator)
+
+
+def test_a_perturbed_choice_has_categories() -> None:
+    scores, sigma = torch.randn(4).double().requires_grad_(), 0.7
+    losses = torch.randn(4).double()
+    (wanted,) = torch.autograd.grad((scores / sigma).softmax(0) @ losses, scores)
+    many = scores.detach().expand(MANY, 4).clone().requires_grad_()
+    over = Perturbed(Choice(4), sigma, noise="gumbel")
+
+    def loss(item: Tensor, z: Tensor) -> Tensor:
+        return losses[z]
+
+    value = marginalize(many, loss, ScoreFunction(over)).value
+    assert_mean(torch.autograd.grad(value.sum(), many)[0], wanted)
+    best = losses[scores.argmax()]
+    assert marginalize(scores, loss, ScoreFunction(over).eval()).value == best
+    for kind in (GumbelSoftmax, StraightThrough, Spigot):
+        assert marginalize(scores, lambda i, z: z @ losses, kind(over).eval()).value == best
+        assert marginalize(many, lambda i, z: z @ losses, kind(over)).value.shape == (MANY,)
+    found = log_likelihood(scores, loss, ScoreFunction(over), samples=2000)
+    torch.testing.assert_close(found.value, losses.exp().mean().log())
 
 
 def test_gumbel_noise_is_unbiased() -> None:
@@ -404,6 +425,25 @@ def test_the_gradients_of_rivals_can_be_compared() -> None:
         assert torch.autograd.grad(outcome.value, model.scores)[0].isfinite().all()
 
 
+@pytest.mark.parametrize("structure", [Sequence(4, 3), Matching(4, 3)], ids=identify)
+def test_nan_and_no_structure_stay_in_their_items(structure: AbstractStructure) -> None:
+    scores = torch.randn(3, 4, 3)
+    scores[0], scores[2] = torch.nan, -torch.inf
+    scores.requires_grad_()
+    kinds = [ScoreFunction, GumbelSoftmax, StraightThrough, Spigot]
+    if isinstance(structure, Sequence):
+        kinds.append(SumAndSample)
+    for kind in kinds:
+        outcome = marginalize(scores, lambda i, z: z.square().sum((1, 2)), kind(structure))
+        assert outcome.value[0].isnan()
+        assert outcome.value[1].isfinite()
+        assert outcome.value[2] == 0
+        (gradient,) = torch.autograd.grad(outcome.value[1:].sum(), scores)
+        assert gradient[1:].isfinite().all()
+        assert outcome.kl()[0].isnan()
+        assert outcome.kl()[1:].isfinite().all()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_types(dtype: torch.dtype) -> None:
     for structure in ANY:
@@ -424,6 +464,7 @@ def test_types(dtype: torch.dtype) -> None:
         (lambda: SumAndSample(Perturbed(Bits(2))), TypeError, "of known probabilities, such as"),
         (lambda: SumAndSample(CUSTOM), TypeError, "got Custom. `ScoreFunction` needs samples"),
         (lambda: ScoreFunction(FactorGraph((2,))), TypeError, "FactorGraph has marginals alone"),
+        (lambda: Exact(FactorGraph((2,))), TypeError, "FactorGraph has marginals alone"),
         (lambda: Spigot(Perturbed(FactorGraph((2,)))), TypeError, "has marginals alone"),
         (lambda: Exact(Perturbed(Bits(2))), TypeError, "`over` must be a mapping, such as"),  # type: ignore[arg-type]
         (lambda: Spigot(Bits(2), step=0), ValueError, "`step` must be greater than 0, got 0"),

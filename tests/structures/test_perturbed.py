@@ -204,6 +204,7 @@ def test_the_loss_and_its_gradient(structure: AbstractStructure) -> None:
     at_target = (scores * target).flatten(1).sum(1)
     torch.testing.assert_close(loss(scores), value.mean(0) - at_target)
     module = StructuredLoss(perturbed, reduction="none")
+    assert module.kind == "perturbed"
     points(perturbed, scores.detach())
     torch.testing.assert_close(module(scores, target), loss(scores))
 
@@ -342,6 +343,24 @@ def test_perturbed_marginals_are_close_to_those_of_a_gibbs_distribution() -> Non
     scores = random_scores(structure)
     found = Perturbed(structure, samples=2000, noise="gumbel")(scores)
     assert (found - marginals(structure, scores)).abs().max() < 0.06  # without transitions: equal
+
+
+def test_transforms_of_gradients() -> None:
+    scores = random_scores(Matching(3, 3))
+    perturbed = seeded(Matching(3, 3), samples=6)
+
+    def maximum(scores: Tensor) -> Tensor:
+        points(perturbed, scores.detach())
+        return perturbed.max(scores).sum()
+
+    def mean(scores: Tensor) -> Tensor:
+        points(perturbed, scores.detach())
+        return perturbed(scores)
+
+    torch.testing.assert_close(torch.func.grad(maximum)(scores), mean(scores))
+    leaf = scores.clone().requires_grad_()
+    rows = torch.autograd.functional.jacobian(mean, leaf)
+    torch.testing.assert_close(torch.func.jacrev(mean, chunk_size=None)(scores), rows)
 
 
 def test_second_derivatives_are_an_error() -> None:

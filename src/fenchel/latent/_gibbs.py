@@ -50,10 +50,11 @@ class Gibbs(HasProbabilities):
 
     @cached_property
     def log_z(self) -> Tensor:
-        """The log-partition (B), in float64."""
+        """The log-partition (B), in float64; zero where there is no structure."""
         scores, lengths = self.problem.scores.double(), self.problem.lengths
         arguments = self.structure.arguments(scores, self._extra_scores, lengths)
-        return self.structure.log_partition(*arguments)
+        value = self.structure.log_partition(*arguments)
+        return torch.where(value == -torch.inf, 0.0, value)
 
     @property
     def marginals(self) -> Tensor:

@@ -6,10 +6,11 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import one_hot, pad
 
 from ..ops.sparsemap.solution import Limits
 from ..structures._base import AbstractStructure
+from ..structures._choice import Choice
 from ..structures._perturbed import Perturbed
 from ..structures._perturbed._rows import Rows
 from ..structures._problem import Problem
@@ -22,7 +23,8 @@ LIMITS = Limits(1e-6, 10_000)
 
 
 class PerturbAndMap(HasRelaxation):
-    """z = argmax over y of ⟨θ + σZ, y⟩ for noise Z; outcomes are the indicators (N, *shape).
+    """z = argmax over y of ⟨θ + σZ, y⟩ for noise Z; outcomes are the indicators (N, *shape), or the
+    categories (N,) of a `Choice`.
 
     Nothing is known of the probability of z. But the perturbed scores u = θ + σZ have a density,
     and E ℓ(z(u)) has the score function of u. So the points are these, as rows (N, D).
@@ -62,7 +64,7 @@ class PerturbAndMap(HasRelaxation):
     def sample(self, samples: int) -> Drawn:
         theta, sigma = self.rows.theta.detach(), self.perturbed.sigma
         pairs = [
-            (self._parts(best.y.flatten(0, 1)), (theta + sigma * noise).flatten(0, 1))
+            (self._outcomes(best.y.flatten(0, 1)), (theta + sigma * noise).flatten(0, 1))
             for noise, best in self.perturbed.solve(self.rows, samples)
         ]
         z, points = (torch.cat(column) for column in zip(*pairs, strict=True))
@@ -75,7 +77,12 @@ class PerturbAndMap(HasRelaxation):
         return torch.where(used, density, 0.0).sum(1).to(self.problem.scores.dtype)
 
     def mode(self) -> Tensor:
-        return self._parts(self.rows.solve(self.rows.theta.unsqueeze(0)).y[0])
+        return self._outcomes(self.rows.solve(self.rows.theta.unsqueeze(0)).y[0])
+
+    def indicator(self, z: Tensor) -> Tensor:
+        if not isinstance(self.problem.structure, Choice):
+            return z
+        return one_hot(z, self.problem.structure.d).to(self.problem.scores.dtype)
 
     def relaxed_sample(self, samples: int, temperature: float, hard: bool) -> Tensor:
         noise = self.perturbed.perturb(self.rows, samples)
@@ -91,14 +98,14 @@ class PerturbAndMap(HasRelaxation):
         z = self.sample(samples).z
         batch = len(self.problem.scores)
         item = torch.arange(batch, device=z.device).repeat(samples)
-        pairs = torch.cat([item.unsqueeze(1), z.flatten(1).double()], 1)
+        pairs = torch.cat([item.unsqueeze(1), z.reshape(len(item), -1).double()], 1)
         rows, counts = pairs.unique(dim=0, return_counts=True)
         item, outcomes = rows[:, 0].long(), rows[:, 1:].reshape(-1, *z.shape[1:]).to(z.dtype)
         sizes = torch.bincount(item, minlength=batch)
         start = sizes.cumsum(0) - sizes
-        weights = z.new_zeros(batch, int(sizes.max()) if batch else 0)
+        weights = self.problem.scores.new_zeros(batch, int(sizes.max()) if batch else 0)
         slot = torch.arange(len(item), device=z.device) - start[item]
-        weights[item, slot] = (counts / samples).to(z.dtype)
+        weights[item, slot] = (counts / samples).to(weights.dtype)
         return Table(
             self.problem,
             weights,
@@ -106,6 +113,11 @@ class PerturbAndMap(HasRelaxation):
             lambda: self.marginals,
             torch.zeros_like(sizes, dtype=torch.bool),
         )
+
+    def _outcomes(self, rows: Tensor) -> Tensor:
+        """Rows (N, D) as outcomes."""
+        parts = self._parts(rows)
+        return parts.argmax(-1) if isinstance(self.problem.structure, Choice) else parts
 
     def _parts(self, rows: Tensor) -> Tensor:
         """Rows (N, D) as indicators (N, *shape), in the scores' type."""

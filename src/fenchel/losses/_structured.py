@@ -64,7 +64,7 @@ def structured_loss(
 
     A `structures.Perturbed` has the loss E max⟨θ + σZ, y'⟩ − ⟨θ, y⟩ for noise Z, where ŷ is the
     mean of the best structures. It lacks Ω(y), which does not depend on θ and has no closed form,
-    so it is positive at ŷ = y. Its gradient is exact for the noise that is drawn.
+    so it is not zero at ŷ = y. Its gradient is exact for the noise that is drawn.
 
     Args:
         structure: the set of structures; or a `structures.Perturbed`, for its loss.
@@ -162,7 +162,7 @@ class StructuredLoss(nn.Module):
         max_iter: int = 10_000,
     ) -> None:
         super().__init__()
-        _resolve_kind(structure, kind)
+        kind = _resolve_kind(structure, kind)
         _checks.check_choice("reduction", reduction, _checks.REDUCTIONS)
         _checks.check_number("tol", tol, minimum=0)
         _checks.check_size("max_iter", max_iter)
@@ -210,7 +210,7 @@ def _resolve_kind(structure: AbstractStructure | Perturbed, kind: str | None) ->
 
     if not isinstance(structure, Perturbed):
         check_structure(structure, AbstractStructure)
-    if kind is not None:
+    if kind not in (None, "perturbed"):
         raise ValueError(
             f"`kind` must be None for a Perturbed, got {kind!r}; for that loss give its structure, "
             f"{structure.structure}."

@@ -12,10 +12,11 @@ from ...mappings._sparsemax import Sparsemax
 from ...mappings._tsallis import AbstractTsallis
 from ...structures._base import AbstractStructure
 from ...structures._bits import Bits
+from ...structures._factor_graph import FactorGraph
 from ...structures._problem import ExtraScores
 from ...structures._sparsemap import sparsemap
 from .. import _supports
-from .._checks import check_distribution, check_no_structure, check_top_k
+from .._checks import check_distribution, check_no_structure, check_not_graph, check_top_k
 from .._distributions import Table
 from .._expectation import Expectation, Loss
 from ._base import AbstractOver
@@ -61,6 +62,7 @@ class Exact(AbstractExact):
     def __init__(self, over: AbstractMapping | AbstractStructure | str | None = None) -> None:
         over = Sparsemax() if over is None else self.resolve(over)
         check_distribution(over, AbstractStructure)
+        check_not_graph(over, FactorGraph)
         super().__init__(over)
 
     def distribution(

@@ -17,10 +17,15 @@ class MeanVertex(Function):
     Its Jacobian is the covariance of y with `score`, (S, B, D): −∇ log ρ of the noise, over σ.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, theta: Tensor, y: Tensor, score: Tensor) -> Tensor:
-        ctx.save_for_backward(theta, y, score)
+    def forward(theta: Tensor, y: Tensor, score: Tensor) -> Tensor:
         return y.mean(0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, None, None]:
@@ -34,10 +39,16 @@ class MeanVertex(Function):
 class MeanMaximum(Function):
     """The mean (B) of the maxima of perturbed scores θ, (B, D), with the gradient y, (B, D)."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, theta: Tensor, value: Tensor, y: Tensor) -> Tensor:
-        ctx.save_for_backward(theta, y)
+    def forward(theta: Tensor, value: Tensor, y: Tensor) -> Tensor:
         return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        theta, _, y = inputs
+        ctx.save_for_backward(theta, y)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, None, None]:
@@ -48,9 +59,15 @@ class MeanMaximum(Function):
 class LastDerivative(Function):
     """A derivative in θ that has none itself."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, derivative: Tensor, theta: Tensor) -> Tensor:
+    def forward(derivative: Tensor, theta: Tensor) -> Tensor:
         return derivative.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        pass
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple:

@@ -61,7 +61,7 @@ class Rows:
     @cached_property
     def is_used(self) -> Tensor:
         """(B, D): which of these a structure may use."""
-        used = self.is_given & (self.theta.detach() > -torch.inf)
+        used = self.is_given & (self.theta.detach() != -torch.inf)
         lengths = self.problem.lengths
         if lengths is None:
             return used
