@@ -131,42 +131,60 @@ def test_a_perturbed_choice_has_categories() -> None:
     torch.testing.assert_close(found.value, losses.exp().mean().log())
 
 
-def test_gumbel_noise_is_unbiased() -> None:
-    """One of four as a budget of one: perturb-and-MAP is softmax."""
-    model = Members.of(Budget(4, 1, exact=True))
-    estimator = ScoreFunction(Perturbed(model.structure, 0.7, noise="gumbel"), MovingAverage())
+@pytest.mark.parametrize("structure", [Budget(4, 1, exact=True), Sequence(3, 2)], ids=identify)
+def test_gumbel_noise_is_unbiased(structure: AbstractStructure) -> None:
+    """With one option for each position, perturb-and-MAP is softmax."""
+    model = Members.of(structure)
+    estimator = ScoreFunction(Perturbed(structure, 0.7, noise="gumbel"), MovingAverage())
     check_unbiased(model, (model.totals() / 0.7).softmax(0), estimator, many=4 * MANY)
 
 
+def test_gaussian_noise_of_bits_is_unbiased() -> None:
+    model, sigma = Members.of(Bits(3)), 0.8
+    p = torch.special.ndtr(model.scores / sigma)
+    each = torch.where(model.members > 0, p, 1 - p).prod(-1)
+    check_unbiased(model, each, ScoreFunction(Perturbed(Bits(3), sigma), SelfCritic()))
+
+
+def test_the_score_function_of_noisy_extra_scores_is_unbiased() -> None:
+    """A chain of two positions with one forbidden tag has two members, which differ in four
+    scores."""
+    scores = torch.tensor([[0.0, -torch.inf], [0.5, -0.2]]).double().expand(MANY, 2, 2)
+    transitions, sigma = torch.randn(2, 2).double().requires_grad_(), 0.9
+    gap = scores[0, 1, 0] - scores[0, 1, 1] + transitions[0, 0] - transitions[0, 1]
+    p = torch.special.ndtr(gap / (2 * sigma))
+    (wanted,) = torch.autograd.grad(p, transitions)
+    each = transitions.detach().expand(MANY, 1, 2, 2).clone().requires_grad_()
+    estimator = ScoreFunction(Perturbed(Sequence(2, 2), sigma), MovingAverage())
+    for _ in range(2):  # the first learns the average
+        value = marginalize(scores, lambda item, z: z[:, 1, 0], estimator, extra_scores=each).value
+    assert_mean(value.detach(), p.detach())
+    assert_mean(torch.autograd.grad(value.sum(), each)[0][:, 0], wanted)
+
+
 def test_unbiased_with_extra_scores_and_lengths() -> None:
-    structure, many = Sequence(3, 2), MANY
-    scores, transitions = torch.randn(3, 2).double(), torch.randn(2, 2).double()
-    codes = torch.cartesian_prod(torch.arange(2), torch.arange(2))  # of two positions of three
+    scores, transitions = torch.randn(3, 2).double(), torch.randn(2, 2).double().requires_grad_()
+    first, second = torch.cartesian_prod(torch.arange(2), torch.arange(2)).T  # of two positions
     losses = torch.randn(2, 2).double()
-    for noisy in (False, True):
-        leaf = transitions.clone().requires_grad_()
-        totals = scores[0, codes[:, 0]] + scores[1, codes[:, 1]] + leaf[codes[:, 0], codes[:, 1]]
-        p = totals.softmax(0)
-        (wanted,) = torch.autograd.grad((p * losses.flatten()).sum(), leaf)
-        each = transitions.expand(many, 1, 2, 2).clone().requires_grad_()
+    p = (scores[0, first] + scores[1, second] + transitions[first, second]).softmax(0)
+    ground_truth = (p * losses.flatten()).sum()
+    (wanted,) = torch.autograd.grad(ground_truth, transitions)
 
-        def loss(item: Tensor, z: Tensor) -> Tensor:
-            assert (z[:, 2] == 0).all()
-            return torch.einsum("na,nb,ab->n", z[:, 0], z[:, 1], losses)
+    def loss(item: Tensor, z: Tensor) -> Tensor:
+        assert (z[:, 2] == 0).all()
+        return torch.einsum("na,nb,ab->n", z[:, 0], z[:, 1], losses)
 
-        over = Perturbed(structure) if noisy else structure
+    for estimator in (ScoreFunction(Sequence(3, 2)), SumAndSample(Sequence(3, 2), k=2)):
+        each = transitions.detach().expand(MANY, 1, 2, 2).clone().requires_grad_()
         value = marginalize(
-            scores.expand(many, 3, 2),
+            scores.expand(MANY, 3, 2),
             loss,
-            ScoreFunction(over),
+            estimator,
             extra_scores=each,
-            lengths=torch.full((many,), 2),
+            lengths=torch.full((MANY,), 2),
         ).value
-        (found,) = torch.autograd.grad(value.sum(), each)
-        assert found.isfinite().all()
-        if not noisy:
-            assert_mean(value.detach(), (p * losses.flatten()).sum().detach())
-            assert_mean(found[:, 0], wanted)
+        assert_mean(value.detach(), ground_truth.detach())
+        assert_mean(torch.autograd.grad(value.sum(), each)[0][:, 0], wanted)
 
 
 @tractable
@@ -241,145 +259,36 @@ def test_the_divergence_of_perturbed_scores_is_a_bound(structure: AbstractStruct
 
 
 @every
+def test_samples_belong_to_their_items(structure: AbstractStructure) -> None:
+    scores = 1000 * torch.randn(2, 3, *structure.shape).double()
+    best = fenchel.map_inference(structure, scores).indicator.flatten(0, 1)
+    kinds: list[estimators.AbstractEstimator] = [
+        ScoreFunction(structure, samples=4),
+        ScoreFunction(Perturbed(structure), samples=4),
+        GumbelSoftmax(structure, temperature=0.1, samples=4),
+        StraightThrough(structure, samples=4),
+        Spigot(structure),
+    ]
+    if structure in TRACTABLE:
+        kinds.append(SumAndSample(structure))
+
+    def distance(item: Tensor, z: Tensor) -> Tensor:
+        return (z - best[item]).flatten(1).square().sum(1)
+
+    for estimator in kinds:
+        assert marginalize(scores, distance, estimator).value.abs().max() < 1e-6
+        likelihood = log_likelihood(scores, lambda i, z: -1e6 * distance(i, z), estimator)
+        assert likelihood.value.shape == (2, 3)
+        assert likelihood.value.isfinite().all()
+
+
+@every
 def test_evaluation_takes_the_best(structure: AbstractStructure) -> None:
     model = Members.of(structure)
     best = model.members[model.totals().argmax()].unsqueeze(0)
     for kind in (ScoreFunction, GumbelSoftmax, StraightThrough, Spigot):
         outcome = marginalize(model.scores, model.loss, kind(structure).eval())
         torch.testing.assert_close(outcome.value, model.loss(torch.zeros(1).long(), best)[0])
-
-
-@every
-def test_relaxed_samples_are_in_the_polytope(structure: AbstractStructure) -> None:
-    model = Members.of(structure)
-    scores, _ = model.copies(200)
-    flat = model.members.flatten(1)
-    for kind, temperature in ((GumbelSoftmax, 1.0), (GumbelSoftmax, 1e-3), (StraightThrough, 1.0)):
-        seen: list[Tensor] = []
-
-        def loss(item: Tensor, z: Tensor, seen: list[Tensor] = seen) -> Tensor:
-            seen.append(z)
-            return model.loss(item, z)
-
-        value = marginalize(scores, loss, kind(structure, temperature)).value
-        (gradient,) = torch.autograd.grad(value.sum(), scores)
-        assert gradient.isfinite().all()
-        z = seen[0].detach().flatten(1)
-        direction = torch.randn(20, z.shape[1]).double()
-        limit = (direction @ flat.T).amax(1)
-        assert (z @ direction.T <= limit + 1e-6).all()
-        near = torch.cdist(z, flat).amin(1)
-        if kind is StraightThrough:
-            assert (near == 0).all()
-        elif temperature < 1:
-            assert near.median() < 1e-6
-
-
-@pytest.mark.parametrize("structure", [Sequence(3, 2), Matching(2, 3), CUSTOM], ids=identify)
-def test_relaxed_gradients_by_differences(structure: AbstractStructure) -> None:
-    model = Members.of(structure)
-    estimator = GumbelSoftmax(structure, temperature=2.0, samples=3)
-
-    def value(scores: Tensor, weight: Tensor) -> Tensor:
-        torch.manual_seed(1)
-        model.weight = weight
-        return marginalize(scores, model.loss, estimator).value
-
-    assert torch.autograd.gradcheck(value, [model.scores, model.weight], atol=1e-4)
-
-
-def test_relaxed_samples_follow_extra_scores() -> None:
-    structure = Sequence(3, 2)
-    scores, transitions = torch.randn(4, 3, 2).double(), torch.randn(2, 2).double()
-    transitions.requires_grad_()
-
-    def value(transitions: Tensor) -> Tensor:
-        torch.manual_seed(2)
-        estimator = GumbelSoftmax(structure, temperature=0.9)
-        weight = torch.arange(6.0).reshape(3, 2).double()
-        return marginalize(
-            scores,
-            lambda item, z: (z * weight).sum((1, 2)).square(),
-            estimator,
-            extra_scores=transitions,
-            lengths=[3, 2, 1, 3],
-        ).value
-
-    assert torch.autograd.gradcheck(value, [transitions])
-
-
-@every
-def test_straight_through_has_the_gradient_of_the_soft_sample(
-    structure: AbstractStructure,
-) -> None:
-    model = Members.of(structure)
-    scores, _ = model.copies(5)
-    direction = torch.randn(structure.shape).double()
-    found = []
-    for kind in (GumbelSoftmax, StraightThrough):
-        torch.manual_seed(3)
-        value = marginalize(
-            scores, lambda i, z: (z * direction).flatten(1).sum(1), kind(structure, 0.8)
-        ).value
-        found.append(torch.autograd.grad(value.sum(), scores)[0])
-    torch.testing.assert_close(found[0], found[1])
-
-
-def test_straight_through_samples_are_perturb_and_map() -> None:
-    model = Members.of(Matching(2, 2))
-    scores, _ = model.copies(MANY)
-    seen: list[Tensor] = []
-
-    def loss(item: Tensor, z: Tensor) -> Tensor:
-        seen.append(z.detach())
-        return z.flatten(1).sum(1)
-
-    marginalize(scores, loss, StraightThrough(Perturbed(Matching(2, 2), 0.5)))
-    p = model.perturbed(0.5).detach()
-    assert_mean(seen[0], (p.reshape(2, 1, 1) * model.members).sum(0))
-
-
-@every
-@pytest.mark.parametrize("step", [1.0, 0.1])
-def test_spigot_projects(structure: AbstractStructure, step: float) -> None:
-    model = Members.of(structure)
-    best = model.members[model.totals().argmax()]
-    z = best.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(model.loss(torch.zeros(1).long(), z[None]).sum(), z)
-    projection = fenchel.sparsemap(structure, best - step * gradient).marginals
-    outcome = marginalize(model.scores, model.loss, Spigot(structure, step=step))
-    (found,) = torch.autograd.grad(outcome.value, model.scores)
-    torch.testing.assert_close(found, best - projection, atol=1e-5, rtol=0)
-    assert outcome.calls == 1
-    assert not outcome.exact
-
-
-def test_spigot_of_categories_projects_onto_the_simplex() -> None:
-    scores, weight = torch.randn(3, 5, requires_grad=True), torch.randn(5)
-    outcome = marginalize(scores, lambda item, z: z @ weight, Spigot(step=0.5))
-    best = torch.nn.functional.one_hot(scores.argmax(-1), 5).float()
-    torch.testing.assert_close(outcome.value, best @ weight)
-    (found,) = torch.autograd.grad(outcome.value.sum(), scores)
-    torch.testing.assert_close(found, best - fenchel.sparsemax(best - 0.5 * weight))
-    assert outcome.entropy.shape == (3,)
-
-
-def test_spigot_with_lengths_and_forbidden_parts() -> None:
-    scores = torch.randn(2, 3, 2).requires_grad_()
-    with torch.no_grad():
-        scores[0, 1, 0] = -torch.inf
-    weight = torch.randn(3, 2)
-    value = marginalize(
-        scores,
-        lambda item, z: (z * weight).sum((1, 2)),
-        Spigot(Sequence(3, 2)),
-        extra_scores=torch.randn(2, 2),
-        lengths=[3, 2],
-    ).value
-    (found,) = torch.autograd.grad(value.sum(), scores)
-    assert found[0, 1].tolist() == [0.0, 0.0]
-    assert found[1, 2].tolist() == [0.0, 0.0]
-    assert (found != 0).any()
 
 
 @pytest.mark.parametrize("structure", [Choice(3), Bits(3), Budget(3, 2)], ids=identify)

@@ -70,7 +70,7 @@ def test_means_over_all_members(structure: AbstractStructure, noise: str) -> Non
 def test_noise_has_mean_zero_and_its_score(noise: str) -> None:
     perturbed = seeded(Bits(1), samples=100_000, noise=noise)
     z = points(perturbed, torch.zeros(1, 1).double()).requires_grad_()
-    density = perturbed.distribution
+    density = perturbed.density
     assert_mean(z.detach(), torch.zeros(1, 1).double())
     (slope,) = torch.autograd.grad(density.log_density(z).sum(), z)
     torch.testing.assert_close(density.score(z.detach()), -slope)
@@ -184,56 +184,6 @@ def test_the_jacobian_in_extra_scores_is_unbiased() -> None:
     _, hessian = derivatives(maximum_of_two(theta, members[0], members[1], 0.9), theta)
     assert_mean(found[:, 0, 0], hessian[0, 2:])
     assert_mean(found[:, 0, 1], torch.zeros(2).double())
-
-
-@every
-def test_the_loss_and_its_gradient(structure: AbstractStructure) -> None:
-    scores = random_scores(structure).requires_grad_()
-    perturbed = seeded(structure, sigma=0.5, samples=9)
-    target = map_inference(structure, random_scores(structure)).indicator
-
-    def loss(scores: Tensor) -> Tensor:
-        points(perturbed, scores.detach())
-        return structured_loss(perturbed, scores, target, reduction="none")
-
-    assert torch.autograd.gradcheck(loss, [scores])
-    (gradient,) = torch.autograd.grad(loss(scores).sum(), scores)
-    points(perturbed, scores.detach())
-    torch.testing.assert_close(gradient, perturbed(scores.detach()) - target)
-    _, value = best(structure, points(perturbed, scores.detach()))
-    at_target = (scores * target).flatten(1).sum(1)
-    torch.testing.assert_close(loss(scores), value.mean(0) - at_target)
-    module = StructuredLoss(perturbed, reduction="none")
-    assert module.kind == "perturbed"
-    points(perturbed, scores.detach())
-    torch.testing.assert_close(module(scores, target), loss(scores))
-
-
-def test_the_loss_takes_codes_lengths_and_extra_scores() -> None:
-    structure = Sequence(4, 3)
-    scores, transitions = torch.randn(2, 4, 3).requires_grad_(), torch.randn(3, 3).requires_grad_()
-    codes = torch.tensor([[0, 1, 2, 0], [1, 1, -1, -1]])
-    perturbed = seeded(structure, samples=200)
-    loss = structured_loss(perturbed, scores, codes, transitions, lengths=[4, 2])
-    found = torch.autograd.grad(loss, [scores, transitions])
-    assert perturbed.generator is not None
-    perturbed.generator.manual_seed(0)
-    u, v = perturbed(scores, transitions, lengths=[4, 2])
-    torch.testing.assert_close(found[0], (u - structure.indicator(codes, u.dtype)) / 2)
-    uses = structure.extra_indicator(codes, transitions[None])
-    torch.testing.assert_close(found[1], (v - uses).mean(0))
-
-
-def test_training_with_the_loss_finds_a_matching() -> None:
-    target = torch.eye(4)[torch.randperm(4)]
-    scores = torch.zeros(4, 4, requires_grad=True)
-    optimizer = torch.optim.SGD([scores], lr=1.0)
-    perturbed = Perturbed(Matching(4, 4), samples=10)
-    for _ in range(50):
-        optimizer.zero_grad()
-        structured_loss(perturbed, scores, target).backward()
-        optimizer.step()
-    assert map_inference(Matching(4, 4), scores).indicator.equal(target)
 
 
 def test_small_noise_is_map_inference_and_a_large_one_forgets_the_scores() -> None:

@@ -59,7 +59,7 @@ class PerturbAndMap(HasRelaxation):
             flat = prior.flatten(1)
             shift = theta - pad(flat, (0, theta.shape[1] - flat.shape[1]))  # no extra scores
         shift = torch.where(rows.is_used, shift, 0.0) / self.perturbed.sigma
-        return self.perturbed.distribution.kl(shift).sum(1)
+        return self.perturbed.density.kl(shift).sum(1)
 
     def sample(self, samples: int) -> Drawn:
         theta, sigma = self.rows.theta.detach(), self.perturbed.sigma
@@ -73,7 +73,7 @@ class PerturbAndMap(HasRelaxation):
     def log_prob(self, item: Tensor, point: Tensor) -> Tensor:
         noise = (point - self.rows.theta[item]) / self.perturbed.sigma
         used = self.rows.is_used[item]
-        density = self.perturbed.distribution.log_density(torch.where(used, noise, 0.0))
+        density = self.perturbed.density.log_density(torch.where(used, noise, 0.0))
         return torch.where(used, density, 0.0).sum(1).to(self.problem.scores.dtype)
 
     def mode(self) -> Tensor:

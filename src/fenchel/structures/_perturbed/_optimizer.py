@@ -142,8 +142,8 @@ class Perturbed:
         return problem.restore_batch(found.transpose(0, 1))
 
     @property
-    def distribution(self) -> AbstractNoise:
-        """That of the noise."""
+    def density(self) -> AbstractNoise:
+        """That of the noise, from which it is drawn."""
         return KINDS[self.noise]
 
     def mean(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
@@ -164,7 +164,7 @@ class Perturbed:
     def perturb(self, rows: Rows, n: int) -> Tensor:
         """n noises of each instance, (n, B, D); zero for extra scores that are not given."""
         device = rows.theta.device if self.generator is None else self.generator.device
-        noise = self.distribution.draw((n, *rows.theta.shape), self.generator, device)
+        noise = self.density.draw((n, *rows.theta.shape), self.generator, device)
         return noise.to(rows.theta.device) * rows.is_given
 
     def solve(self, rows: Rows, n: int) -> Iterator[tuple[Tensor, Best]]:
@@ -183,4 +183,4 @@ class Perturbed:
     def _score(self, rows: Rows, z: Tensor) -> Tensor:
         """The derivative of −log ρ by the scores, (S, B, D), zero where no structure can use
         them."""
-        return torch.where(rows.is_used, self.distribution.score(z) / self.sigma, 0.0)
+        return torch.where(rows.is_used, self.density.score(z) / self.sigma, 0.0)
