@@ -11,8 +11,6 @@ from torch import Tensor
 
 from .. import _checks
 from ..structures._base import AbstractStructure
-from ..structures._checks import check_same_shape
-from ..structures._inference import log_partition
 from ._checks import check_losses
 from ._distributions import AbstractDistribution
 
@@ -86,13 +84,13 @@ class Expectation:
     @cached_property
     def marginals(self) -> Tensor:
         """(..., *shape), differentiable: the probabilities of categories, or of each part of a
-        structure."""
+        structure. Those of perturb-and-MAP are estimates."""
         return self._restore(self._distribution.marginals)
 
     @cached_property
     def entropy(self) -> Tensor:
         """(...), differentiable: −Σ_z p(z) log p(z). It is exact, even if the value is an
-        estimate."""
+        estimate. Perturb-and-MAP has none: NotImplementedError."""
         return self._restore(self._distribution.entropy)
 
     def kl(self, prior: Tensor | None = None, structure: AbstractStructure | None = None) -> Tensor:
@@ -104,7 +102,9 @@ class Expectation:
             structure: the set that the prior is over, if it is larger than the posterior's: `Bits`
                 for a `Budget`, for example.
         Returns:
-            (...), differentiable in the scores and in the prior's.
+            (...), differentiable in the scores and in the prior's. If p is perturb-and-MAP, so is
+            the prior, with the same noise, and this is the divergence of the perturbed scores: an
+            upper bound, with which the ELBO is still a lower bound.
         Raises:
             NotImplementedError: if the log-partition of the prior is intractable.
 
@@ -113,21 +113,9 @@ class Expectation:
         >>> fenchel.latent.marginalize(scores, lambda item, z: z.float()).kl()  # log 4
         tensor(1.3863)
         """
-        problem = self._distribution.problem
-        if prior is None:
-            theta = torch.zeros_like(problem.scores[:1])
-        else:
-            theta = problem.broadcast_scores("prior", prior)
-        over = problem.structure if structure is None else structure
-        check_same_shape("structure", over, problem.structure)
-        lengths = problem.lengths
-        if lengths is not None:
-            theta = theta.expand_as(problem.scores)
-            lengths = lengths.squeeze(1) if lengths.shape[1] == 1 else lengths
-        log_z = log_partition(over, theta, lengths=lengths)
-        u = self._distribution.marginals
-        score = torch.where(u == 0, 0.0, u * theta).flatten(1).sum(1)
-        return self._restore(log_z - score - self._distribution.entropy)
+        distribution = self._distribution
+        theta = None if prior is None else distribution.problem.broadcast_scores("prior", prior)
+        return self._restore(distribution.kl(theta, structure))
 
 
 def embed(z: Tensor, weight: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -28,19 +28,22 @@ from ..structures._problem import ExtraScores, Problem, Vertices
 from ..structures._sparsemap import solve
 from ..structures._sparsemap_autograd import Maximum
 
+if TYPE_CHECKING:
+    from ..structures._perturbed import Perturbed
+
 KINDS = ("perceptron", "svm", "crf", "margin_crf", "sparsemap", "margin_sparsemap")
 MARGIN = ("svm", "margin_crf", "margin_sparsemap")
 
 
 def structured_loss(
-    structure: AbstractStructure,
+    structure: AbstractStructure | Perturbed,
     scores: Tensor,
     target: Tensor | tuple[Tensor, Tensor] | Vertices,
     extra_scores: ExtraScores | None = None,
     *,
     lengths: Any = None,
     mask: Tensor | None = None,
-    kind: str = "sparsemap",
+    kind: str | None = None,
     cost: Tensor | None = None,
     reduction: str = "mean",
     tol: float = 1e-6,
@@ -59,15 +62,19 @@ def structured_loss(
     margin, y must beat every other structure by its cost. The loss is infinite if a part of y has
     the score −inf.
 
+    A `structures.Perturbed` has the loss E max⟨θ + σZ, y'⟩ − ⟨θ, y⟩ for noise Z, where ŷ is the
+    mean of the best structures. It lacks Ω(y), which does not depend on θ and has no closed form,
+    so it is not zero at ŷ = y. Its gradient is exact for the noise that is drawn.
+
     Args:
-        structure: the set of structures.
+        structure: the set of structures; or a `structures.Perturbed`, for its loss.
         scores: θ, (..., *structure.shape), floating point.
         target: y: codes (..., positions), integers, −1 for none; or what `map_inference` returned;
             or indicators (..., *shape), floating point. With extra scores, indicators other than
             zeros and ones come as a pair with the indicators of the extra scores. What lies behind
             the end of a shorter instance is ignored.
         extra_scores, lengths, mask: as for `map_inference`.
-        kind: which loss.
+        kind: which loss; None for "sparsemap", and for a `Perturbed`.
         cost: the cost of each part, (..., *shape) or fewer dimensions, for the kinds with a
             margin. The cost of a structure is the sum over its parts, less that of y. By default
             it is the Hamming distance: the number of positions that differ from y.
@@ -91,8 +98,7 @@ def structured_loss(
 
     References: niculae2018sparsemap, blondel2020learning.
     """
-    check_structure(structure, AbstractStructure)
-    _checks.check_choice("kind", kind, KINDS)
+    kind = _resolve_kind(structure, kind)
     if kind.endswith("sparsemap"):
         if torch.compiler.is_compiling():  # as for `sparsemap`
             eager: Any = torch.compiler.disable(structured_loss)
@@ -113,7 +119,8 @@ def structured_loss(
     _checks.check_choice("reduction", reduction, _checks.REDUCTIONS)
     _checks.check_number("tol", tol, minimum=0)
     _checks.check_size("max_iter", max_iter)
-    problem = _to_float64(structure.problem(scores, extra_scores, lengths, mask))
+    base = structure if isinstance(structure, AbstractStructure) else structure.structure
+    problem = _to_float64(base.problem(scores, extra_scores, lengths, mask))
     if isinstance(target, Vertices):
         target = target.indicator if target.codes is None else target.codes
     y, z = _target(problem, target)
@@ -121,7 +128,10 @@ def structured_loss(
         problem = replace(problem, scores=problem.scores + _cost(problem, y, cost))
     elif cost is not None:
         raise ValueError(f"`cost` must be None for {kind}, which has no margin; use {MARGIN}.")
-    value = _value(problem, kind.removeprefix("margin_"), Limits(tol, max_iter))
+    if not isinstance(structure, AbstractStructure):
+        value = structure.maximum(problem)
+    else:
+        value = _value(problem, kind.removeprefix("margin_"), Limits(tol, max_iter))
     if kind.endswith("sparsemap"):
         value = value + (y * y).flatten(1).sum(1) / 2
     at_target = inner(y.flatten(1), problem.scores.flatten(1))
@@ -145,15 +155,14 @@ class StructuredLoss(nn.Module):
 
     def __init__(
         self,
-        structure: AbstractStructure,
-        kind: str = "sparsemap",
+        structure: AbstractStructure | Perturbed,
+        kind: str | None = None,
         reduction: str = "mean",
         tol: float = 1e-6,
         max_iter: int = 10_000,
     ) -> None:
         super().__init__()
-        check_structure(structure, AbstractStructure)
-        _checks.check_choice("kind", kind, KINDS)
+        kind = _resolve_kind(structure, kind)
         _checks.check_choice("reduction", reduction, _checks.REDUCTIONS)
         _checks.check_number("tol", tol, minimum=0)
         _checks.check_size("max_iter", max_iter)
@@ -189,6 +198,24 @@ class StructuredLoss(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.structure}, kind={self.kind!r}, reduction={self.reduction!r}"
+
+
+def _resolve_kind(structure: AbstractStructure | Perturbed, kind: str | None) -> str:
+    """The kind of loss; raises unless it fits the structure."""
+    if isinstance(structure, AbstractStructure):
+        kind = "sparsemap" if kind is None else kind
+        _checks.check_choice("kind", kind, KINDS)
+        return kind
+    from ..structures._perturbed import Perturbed  # which is imported where it is used
+
+    if not isinstance(structure, Perturbed):
+        check_structure(structure, AbstractStructure)
+    if kind not in (None, "perturbed"):
+        raise ValueError(
+            f"`kind` must be None for a Perturbed, got {kind!r}; for that loss give its structure, "
+            f"{structure.structure}."
+        )
+    return "perturbed"
 
 
 def _to_float64(problem: Problem) -> Problem:

@@ -17,6 +17,7 @@ for _module in pkgutil.iter_modules(__path__):
 
 if _TYPE_CHECKING:
     from ._gibbs import KBest, cross_entropy, entropy, k_best, kl, sample
+    from ._perturbed import Perturbed
 
 __all__ = [
     "AbstractStructure",
@@ -29,6 +30,7 @@ __all__ = [
     "Or",
     "OrOut",
     "Pair",
+    "Perturbed",
     "RelaxedVertices",
     "Vertices",
     "Xor",
@@ -45,7 +47,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """The functions of Gibbs distributions, which are imported when they are first used."""
+    """Distributions over a structure, which are imported when they are first used."""
     if name in __all__:
-        return getattr(importlib.import_module(f"{__name__}._gibbs"), name)
+        package = "_perturbed" if name == "Perturbed" else "_gibbs"
+        return getattr(importlib.import_module(f"{__name__}.{package}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

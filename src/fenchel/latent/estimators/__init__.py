@@ -5,6 +5,7 @@ from ._baselines import AbstractBaseline, Learned, MovingAverage, SelfCritic
 from ._exact import Exact, TopK
 from ._gumbel import GumbelSoftmax, StraightThrough
 from ._score_function import ScoreFunction
+from ._spigot import Spigot
 from ._sum_and_sample import SumAndSample
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "MovingAverage",
     "ScoreFunction",
     "SelfCritic",
+    "Spigot",
     "StraightThrough",
     "SumAndSample",
     "TopK",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from ...mappings import AbstractMapping
-from ...structures._bits import Bits
 from .._checks import check_baseline, check_context
 from .._distributions import AbstractSampled
 from .._expectation import Expectation, Loss
-from ._base import AbstractSampler, estimated, mean_over_samples, repeat_items
+from ._base import AbstractSampler, Over, estimated, mean_over_samples, repeat_items
 from ._baselines import AbstractBaseline
 
 
@@ -17,7 +15,8 @@ class ScoreFunction(AbstractSampler):
     The value is the mean loss of the samples, its gradient that of the formula.
 
     Args:
-        over: a mapping onto the simplex, `Softmax()` by default, or `Bits(d)`.
+        over: a mapping onto the simplex, `Softmax()` by default, a structure, or a `Perturbed`. For
+            perturb-and-MAP, p is the density of the perturbed scores.
         baseline: b: `MovingAverage()`, `SelfCritic()`, `Learned(network)`, or None for zero. The
             model's loss gives it no gradient.
         samples: how many for each item.
@@ -32,7 +31,7 @@ class ScoreFunction(AbstractSampler):
 
     def __init__(
         self,
-        over: AbstractMapping | Bits | str | None = None,
+        over: Over | None = None,
         baseline: AbstractBaseline | None = None,
         samples: int = 1,
     ) -> None:
@@ -42,8 +41,8 @@ class ScoreFunction(AbstractSampler):
 
     def estimate_by_samples(self, distribution: AbstractSampled, loss: Loss) -> Expectation:
         item = repeat_items(distribution, self.samples)
-        z = distribution.sample(item)
-        losses = loss(item, z)
+        drawn = distribution.sample(self.samples)
+        losses = loss(item, drawn.z)
         signal = losses.detach()
         calls = self.samples
         baseline_loss = None
@@ -53,7 +52,7 @@ class ScoreFunction(AbstractSampler):
             baseline_loss = self.baseline.learn(b, signal.reshape(self.samples, -1))
             signal = (signal.reshape(self.samples, -1) - b.detach()).flatten()
             calls += self.baseline.extra_calls
-        log_p = distribution.log_prob(item, z)
+        log_p = distribution.log_prob(item, drawn.point)
         value = mean_over_samples(losses + signal * (log_p - log_p.detach()), self.samples)
         if baseline_loss is not None:
             value = value + (baseline_loss - baseline_loss.detach())
