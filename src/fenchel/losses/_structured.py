@@ -210,7 +210,7 @@ def _value(problem: Problem, kind: str, limits: Limits) -> Tensor:
         return structure.log_partition(
             *structure.arguments(problem.scores, problem.extra_scores, problem.lengths)
         )
-    solution = solve(problem, "active_set", limits, False)._solution
+    solution = solve(problem, None, limits)._solution
     scores, extra_scores = problem.scores.flatten(1).double(), problem.extra_scores
     u = solution.marginals.flatten(1).to(scores.device)
     value = inner(u, scores) - (u * u).sum(1) / 2

@@ -1,13 +1,44 @@
-"""Distributions over subsets from their marginals, which have a closed form."""
+"""SparseMAP of structures whose marginals have a closed form."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..ops.sparsemap.solution import Outcome
+from ._coded import CodedStructure
+from ._posterior import Distribution, Solution
+from ._problem import Problem
+
 ROUNDING = 1e-15
 """The largest weight that may come from the rounding of one addition."""
+
+
+def project(problem: Problem) -> Solution | None:
+    """The closest marginals, if they have a closed form; the distribution is left for later."""
+    structure = problem.structure
+    if not isinstance(structure, CodedStructure) or not structure.has_projection:
+        return None
+    u = structure.project(problem.scores.double(), problem.lengths)
+    solvable = ~u.detach().sum(-1).isnan()
+    gap = torch.where(solvable, 0.0, torch.nan).double()
+    outcome = Outcome(gap, torch.zeros_like(solvable, dtype=torch.int64), solvable, missed=0)
+    return Solution(u, outcome, partial(_distribution, structure, u))
+
+
+def _distribution(structure: CodedStructure, u: Tensor) -> Distribution:
+    """Structures with these marginals (B, d); none where there are none."""
+    sets, weights = decompose(u)
+    codes = structure.codes_of(sets)
+    if codes.shape[1]:  # zero marginals of an instance without structures make no valid set
+        possible = ~u.isnan().any(-1) & structure.is_valid(codes[:, 0], None)
+        weights = torch.where(possible.unsqueeze(-1), weights, 0.0)
+    in_support = weights > 0
+    codes = torch.where(in_support.unsqueeze(-1), codes, -1)
+    return Distribution(weights, codes, None, in_support.sum(-1))
 
 
 def decompose(marginals: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,25 +24,38 @@ NO_STRUCTURES = (
 )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Solution:
-    """A solution in float64 with one batch dimension, on the solver's device."""
+class Distribution(NamedTuple):
+    """Structures with their weights."""
 
-    marginals: Tensor
-    """(B, *shape)"""
     weights: Tensor
-    """(B, K)"""
+    """(B, K) in float64"""
     codes: Tensor
     """(B, K, ...)"""
     extra_parts: Tensor | None
     """(B, K, k): the extra scores that each structure uses, as indices or as indicators"""
     sizes: Tensor
     """(B,)"""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Solution:
+    """A solution in float64 with one batch dimension, on the solver's device."""
+
+    marginals: Tensor
+    """(B, *shape)"""
     outcome: Outcome
+    find_distribution: Callable[[], Distribution]
+    """Called once, when structures or weights are first read."""
+
+    @cached_property
+    def distribution(self) -> Distribution:
+        """The structures, with weights that have derivatives wherever the marginals have."""
+        with torch.enable_grad():
+            return self.find_distribution()
 
     def extra_marginals(self, shape: tuple[int, ...]) -> Tensor:
         """The marginals (B, *shape) of extra scores of that shape."""
-        parts, weights = self.extra_parts, self.weights
+        weights, _, parts, _ = self.distribution
         if parts is None:
             return weights.new_zeros(len(weights), *shape)
         if parts.is_floating_point():
@@ -59,13 +73,15 @@ class Posterior:
     """A sparse distribution over structures, its marginals, and how exact they are.
 
     All attributes have the batch dimensions, the type and the device of the scores. Those of K
-    structures are padded to the widest support of the batch, with weight zero.
+    structures are padded to the widest support of the batch, with weight zero. Where marginals have
+    a closed form, structures and weights are computed when they are first read.
     """
 
     def __init__(self, problem: Problem, solution: Solution) -> None:
         self._problem = problem
         self._solution = solution
 
+    @torch.enable_grad()  # what is read first without gradients may need them later
     def _restore(self, values: Tensor) -> Tensor:
         return self._problem.restore_batch(values.to(self._problem.scores.device))
 
@@ -75,6 +91,7 @@ class Posterior:
         return self._restore(self._solution.marginals)
 
     @cached_property
+    @torch.enable_grad()
     def extra(self) -> Any:
         """The marginals of the extra scores, differentiable, in the form in which these were given:
         the expected number of uses of each; None without extra scores."""
@@ -89,18 +106,18 @@ class Posterior:
     def codes(self) -> Tensor:
         """(..., K, positions) in int64: the structures, −1 behind the last one; for a structure of
         your own their indicators (..., K, *shape)."""
-        codes = self._solution.codes
+        codes = self._solution.distribution.codes
         return self._restore(codes if codes.is_floating_point() else codes.long())
 
     @cached_property
     def weights(self) -> Tensor:
         """(..., K), differentiable; they sum to one."""
-        return self._restore(self._solution.weights)
+        return self._restore(self._solution.distribution.weights)
 
     @cached_property
     def support_size(self) -> Tensor:
         """(...): how many structures have a nonzero weight."""
-        return self._restore(self._solution.sizes)
+        return self._restore(self._solution.distribution.sizes)
 
     @cached_property
     def gap(self) -> Tensor:
@@ -119,7 +136,7 @@ class Posterior:
         return self._restore(self._solution.outcome.converged)
 
     def __repr__(self) -> str:
-        sizes, gap = self._solution.sizes, self._solution.outcome.gap
+        sizes, gap = self._solution.distribution.sizes, self._solution.outcome.gap
         widest, largest = (int(sizes.max()), float(gap.max())) if len(sizes) else (0, 0.0)
         return (
             f"Posterior of {len(sizes)} instances of {self._problem.structure}, with up to "
@@ -167,6 +184,7 @@ class GraphPosterior(Posterior):
         return self._restore(self._solution.marginals)
 
     @cached_property
+    @torch.enable_grad()
     def extra(self) -> Any:
         """The marginals of the extra scores, differentiable, in the form in which these were given;
         None without extra scores."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,10 +20,10 @@ from ..ops.sparsemap import reference
 from ..ops.sparsemap.solution import Limits, Outcome
 from ._base import AbstractStructure
 from ._checks import check_graph_options, check_not_mapped, check_start, check_structure
-from ._closed_form import decompose
+from ._closed_form import project
 from ._coded import CodedStructure
 from ._factor_graph import FactorGraph, GraphProblem
-from ._posterior import Posterior, Solution
+from ._posterior import Distribution, Posterior, Solution
 from ._problem import ExtraScores, Problem
 from ._sparsemap_autograd import Argmax, EagerArgmax, Found, Solve
 
@@ -70,7 +71,8 @@ def sparsemap(
 
     The solver calls the oracle about as often as the support has structures, k. Each call adds
     O(k(k + n)) time and memory; backward costs about one more call. It runs on the CPU in float64,
-    whatever the scores' device and type.
+    whatever the scores' device and type. A closed form (`Bits`, `Budget`, `Choice`) runs where the
+    scores are, and finds structures and weights only when they are read, in O(n²).
 
     >>> import torch
     >>> from fenchel import Matching, sparsemap
@@ -109,15 +111,20 @@ def sparsemap(
     problem = structure.problem(scores, extra_scores, lengths, mask)
     if regularize_extra:
         problem = problem.split_shared_scores()
-    if isinstance(structure, CodedStructure) and structure.has_projection and not (method or start):
-        return _project(problem, structure)
-    return solve(problem, method or "active_set", Limits(tol, max_iter), regularize_extra, start)
+    return solve(problem, method, Limits(tol, max_iter), regularize_extra, start)
 
 
 def solve(
-    problem: Problem, method: str, limits: Limits, regularize: bool, start: Posterior | None = None
+    problem: Problem,
+    method: str | None,
+    limits: Limits,
+    regularize: bool = False,
+    start: Posterior | None = None,
 ) -> Posterior:
-    """The posterior of a checked problem, by a solver."""
+    """The posterior of a checked problem: in closed form if there is one, else by a solver."""
+    projected = project(problem) if method is None and start is None else None
+    if projected is not None:
+        return Posterior(problem, projected)
     if isinstance(problem, GraphProblem):
         from .relaxation._lp_sparsemap import lp_sparsemap  # which imports this file
 
@@ -128,16 +135,15 @@ def solve(
         extra_scores = extra_scores.flatten(1).to("cpu", torch.float64)
     if start is not None:
         check_start(start, Posterior, problem)
-    solver = _solver(problem, method, limits, regularize, start)
+    solver = _solver(problem, method or "active_set", limits, regularize, start)
     found = Found()
     argmax = Argmax if is_transformed() else EagerArgmax
     u, weights = argmax.apply(scores, extra_scores, solver, found)  # type: ignore[misc]
     support, outcome = found.support, found.outcome
     _warn_if_missed(outcome, limits)
     extra_parts = None if extra_scores is None else support.extras
-    u = u.reshape(problem.scores.shape)
-    solution = Solution(u, weights, support.codes, extra_parts, support.sizes, outcome)
-    return Posterior(problem, solution)
+    found_all = partial(Distribution, weights, support.codes, extra_parts, support.sizes)
+    return Posterior(problem, Solution(u.reshape(problem.scores.shape), outcome, found_all))
 
 
 def _solver(
@@ -210,14 +216,15 @@ def _oracle(problem: Problem) -> reference.Oracle:
 
 def _start_codes(start: Posterior) -> tuple[Tensor, Tensor]:
     """The structures of an earlier result, as the library takes them."""
-    codes = start._solution.codes.to("cpu", torch.int32).contiguous()
-    return codes, start._solution.weights.detach().cpu().contiguous()
+    weights, codes, _, _ = start._solution.distribution
+    return codes.to("cpu", torch.int32).contiguous(), weights.detach().cpu().contiguous()
 
 
 def _start_columns(start: Posterior, problem: Problem) -> tuple[reference.Columns, Tensor]:
     """The structures of an earlier result, as the reference takes them."""
-    structure, codes = problem.structure, start._solution.codes.cpu()
-    parts, extras = codes, start._solution.extra_parts
+    weights, codes, extras, _ = start._solution.distribution
+    structure, codes = problem.structure, codes.cpu()
+    parts = codes
     if isinstance(structure, CodedStructure):
         parts = structure.indicator(codes.long())
         if problem.extra_scores is not None:
@@ -225,22 +232,7 @@ def _start_columns(start: Posterior, problem: Problem) -> tuple[reference.Column
     parts = parts.flatten(2).double()
     extras = parts.new_zeros(*parts.shape[:2], 0) if extras is None else extras.flatten(2)
     found = torch.ones(len(parts), dtype=torch.bool)
-    return reference.Columns(codes, parts, extras, found), start._solution.weights.detach().cpu()
-
-
-def _project(problem: Problem, structure: CodedStructure) -> Posterior:
-    """The posterior of a structure with a closed form."""
-    u = structure.project(problem.scores.double(), problem.lengths)
-    sets, weights = decompose(u)
-    codes, solvable = structure.codes_of(sets), ~u.isnan().any(-1)
-    if codes.shape[1]:  # zero marginals of an instance without structures make no valid set
-        possible = solvable & structure.is_valid(codes[:, 0], None)
-        weights = torch.where(possible.unsqueeze(-1), weights, 0.0)
-    in_support = weights > 0
-    codes = torch.where(in_support.unsqueeze(-1), codes, -1)
-    gap = torch.where(solvable, 0.0, torch.nan).double()
-    outcome = Outcome(gap, torch.zeros_like(solvable, dtype=torch.int64), solvable, missed=0)
-    return Posterior(problem, Solution(u, weights, codes, None, in_support.sum(-1), outcome))
+    return reference.Columns(codes, parts, extras, found), weights.detach().cpu()
 
 
 def _warn_if_missed(outcome: Outcome, limits: Limits) -> None:
