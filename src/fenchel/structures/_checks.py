@@ -165,7 +165,7 @@ def check_not_mapped(scores: Any, extra_scores: Any) -> None:
 
 def check_finite_indicators(value: Tensor, scores: Tensor) -> None:
     """Raises if indicators (B, …) are not finite, for scores without NaN and +inf."""
-    if not can_read_values(value):
+    if not can_read_values(value) or value.isfinite().all():
         return
     bad = ~value.isfinite().flatten(1).all(1) & (scores < torch.inf).flatten(1).all(1)
     if bad.any():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from ..ops import _native
 from ..ops import sparsemap as ops
 from ..ops._structure import sizes
 from ..ops.sparsemap import reference
-from ..ops.sparsemap.solution import Limits, Outcome
+from ..ops.sparsemap.solution import Limits, Outcome, Support
 from ._base import AbstractStructure
 from ._checks import check_graph_options, check_not_mapped, check_start, check_structure
 from ._closed_form import project
@@ -26,6 +26,9 @@ from ._factor_graph import FactorGraph, GraphProblem
 from ._posterior import Distribution, Posterior, Solution
 from ._problem import ExtraScores, Problem
 from ._sparsemap_autograd import Argmax, EagerArgmax, Found, Solve
+
+if TYPE_CHECKING:
+    from ..ops.sparsemap import rounds
 
 
 def sparsemap(
@@ -142,27 +145,43 @@ def solve(
     support, outcome = found.support, found.outcome
     _warn_if_missed(outcome, limits)
     extra_parts = None if extra_scores is None else support.extras
-    found_all = partial(Distribution, weights, support.codes, extra_parts, support.sizes)
+    found_all = partial(_distribution, problem, weights, support, extra_parts)
     return Posterior(problem, Solution(u.reshape(problem.scores.shape), outcome, found_all))
+
+
+def _distribution(
+    problem: Problem, weights: Tensor, support: Support, extra_parts: Tensor | None
+) -> Distribution:
+    """Where structures have no codes, their parts take their place, −1 behind the support."""
+    codes, sizes = support.codes, support.sizes
+    if not isinstance(problem.structure, CodedStructure):
+        behind = torch.arange(codes.shape[1]) >= sizes.unsqueeze(-1)
+        codes = support.parts.masked_fill(behind.unsqueeze(-1), -1)
+        codes = codes.reshape(*codes.shape[:2], *problem.scores.shape[1:])
+    return Distribution(weights, codes, extra_parts, sizes)
 
 
 def _solver(
     problem: Problem, method: str, limits: Limits, regularize: bool, start: Posterior | None
 ) -> Solve:
-    """The solver for the structure: that of the library, or the reference with its own oracle."""
+    """The solver for the structure: by an oracle of the library, or by its own."""
     structure = problem.structure
     coded = isinstance(structure, CodedStructure) and structure.oracle in ops.ORACLES
     if coded and _native.LIBRARY is not None:
         return _native_solver(problem, method, limits, regularize, start)
 
-    def solve_reference(scores: Tensor, extra_scores: Tensor | None) -> tuple:
+    def solve_with_oracle(scores: Tensor, extra_scores: Tensor | None) -> tuple:
         extras = scores.new_zeros(len(scores), 0) if extra_scores is None else extra_scores
         extras = extras.expand(len(scores), -1)
         first = None if start is None else _start_columns(start, problem)
-        oracle = _oracle(problem)
-        return reference.solve(oracle, scores, extras, first, method, limits, regularize)
+        rest = (scores, extras, first, method, limits, regularize)
+        if _native.LIBRARY is None or isinstance(structure, CodedStructure):
+            return reference.solve(_oracle(problem), *rest)
+        from ..ops.sparsemap import rounds  # few programs need it
 
-    return solve_reference
+        return rounds.solve(_own_oracle(problem), *rest)
+
+    return solve_with_oracle
 
 
 def _native_solver(
@@ -187,29 +206,45 @@ def _native_solver(
     return solve_native
 
 
+def _part(problem: Problem, scores: Tensor, extra_scores: Tensor, instances: Tensor) -> Problem:
+    """The problem of some of the instances, for other scores, flat and on the CPU."""
+    like, extra, lengths = problem.scores, problem.extra_scores, problem.lengths
+    count, device = len(instances), like.device
+    return replace(
+        problem,
+        scores=scores.reshape(count, *like.shape[1:]).to(device),
+        extra_scores=None
+        if extra is None
+        else extra_scores.reshape(count, *extra.shape[1:]).to(device),
+        lengths=None if lengths is None else lengths[instances.to(device)],
+    )
+
+
+def _flat(values: Tensor) -> Tensor:
+    """Values (b, …) as solvers take them, (b, n) in float64."""
+    return values.flatten(1).to("cpu", torch.float64).contiguous()
+
+
+def _own_oracle(problem: Problem) -> rounds.Oracle:
+    """The structure's `argmax`, on flat scores of some of the instances."""
+
+    def oracle(scores: Tensor, extra_scores: Tensor, instances: Tensor) -> tuple[Tensor, Tensor]:
+        part = _part(problem, scores, extra_scores, instances)
+        indicator, extra = problem.structure.best_indicators(part)
+        return _flat(indicator), scores.new_zeros(len(scores), 0) if extra is None else _flat(extra)
+
+    return oracle
+
+
 def _oracle(problem: Problem) -> reference.Oracle:
-    """The structure's own oracle, on flat scores of some of the instances."""
-    like, extra = problem.scores, problem.extra_scores
-    device = like.device
+    """The same, with the codes of structures if these have any."""
 
     def oracle(scores: Tensor, extra_scores: Tensor, instances: Tensor) -> reference.Columns:
-        part = replace(
-            problem,
-            scores=scores.reshape(len(instances), *like.shape[1:]).to(device),
-            extra_scores=None
-            if extra is None
-            else extra_scores.reshape(len(instances), *extra.shape[1:]).to(device),
-            lengths=None if problem.lengths is None else problem.lengths[instances.to(device)],
-        )
-        best = problem.structure.best_vertices(part)
-        indicator = best.indicator.flatten(1).to("cpu", torch.float64)
+        best = problem.structure.best_vertices(_part(problem, scores, extra_scores, instances))
+        indicator = _flat(best.indicator)
         codes = best.indicator if best.codes is None else best.codes
-        found = best.value.isfinite().cpu()
-        if extra is None:
-            extras = indicator.new_zeros(len(indicator), 0)
-        else:
-            extras = best.extra.flatten(1).to("cpu", torch.float64)
-        return reference.Columns(codes.cpu(), indicator, extras, found)
+        extra = scores.new_zeros(len(scores), 0) if best.extra is None else _flat(best.extra)
+        return reference.Columns(codes.cpu(), indicator, extra, best.value.isfinite().cpu())
 
     return oracle
 
