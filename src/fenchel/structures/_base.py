@@ -18,6 +18,7 @@ from ._checks import (
     check_finite_indicators,
     check_indicators,
     check_lengths,
+    check_pair,
 )
 from ._problem import ExtraScores, Form, Problem, Vertices
 
@@ -163,11 +164,15 @@ class AbstractStructure(abc.ABC):
         """The best structures (B, *shape) of a batch by `argmax`, and their extra parts, (B, …),
         checked."""
         scores, extra_scores = problem.scores, problem.extra_scores
-        found = self.argmax(*self.arguments(scores, extra_scores, problem.lengths))
-        indicator, extra = found if isinstance(found, tuple) else (found, None)
+        found, extra = self.argmax(*self.arguments(scores, extra_scores, problem.lengths)), None
+        if extra_scores is not None:
+            found, extra = check_pair(found, torch.Size((len(scores), *extra_scores.shape[1:])))
+            extra = extra.detach().to(scores)
+            check_finite_indicators(extra, scores, extra_scores)
+        indicator = found[0] if isinstance(found, tuple) else found
         check_indicators(indicator, scores.shape)
         indicator = indicator.detach().to(scores)
-        check_finite_indicators(indicator, scores)
+        check_finite_indicators(indicator, scores, extra_scores)
         return indicator, extra
 
     def best_vertices(self, problem: Problem) -> Vertices:

@@ -163,11 +163,14 @@ def check_not_mapped(scores: Any, extra_scores: Any) -> None:
             value = functorch.get_unwrapped(value)
 
 
-def check_finite_indicators(value: Tensor, scores: Tensor) -> None:
+def check_finite_indicators(value: Tensor, *scores: Tensor | None) -> None:
     """Raises if indicators (B, …) are not finite, for scores without NaN and +inf."""
     if not can_read_values(value) or value.isfinite().all():
         return
-    bad = ~value.isfinite().flatten(1).all(1) & (scores < torch.inf).flatten(1).all(1)
+    bad = ~value.isfinite().flatten(1).all(1)
+    for given in scores:
+        if given is not None:
+            bad = bad & (given < torch.inf).flatten(1).all(1)
     if bad.any():
         raise ValueError(
             "`argmax` must return finite indicators; for scores without NaN or +inf it returned "
@@ -183,6 +186,38 @@ def check_indicators(value: Any, shape: torch.Size) -> None:
         raise ValueError(
             f"`argmax` must return indicators of the scores' shape {tuple(shape)}, got "
             f"{tuple(value.shape)}."
+        )
+
+
+def check_pair(value: Any, shape: torch.Size) -> tuple[Any, Tensor]:
+    """What a structure's own argmax returned for extra scores of that shape; raises unless it is a
+    pair of indicators, the second of that shape."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        found = f"{len(value)} of them" if isinstance(value, tuple) else type_name(value)
+        raise TypeError(
+            "`argmax` must return a pair where there are extra scores: the indicators, and those "
+            f"of the extra scores; got {found}."
+        )
+    indicator, extra = value
+    if not isinstance(extra, Tensor):
+        raise TypeError(
+            "`argmax` must return a torch.Tensor as indicators of the extra scores, got "
+            f"{type_name(extra)}."
+        )
+    if extra.shape != shape:
+        raise ValueError(
+            f"`argmax` must return indicators of the extra scores' shape {tuple(shape)}, got "
+            f"{tuple(extra.shape)}."
+        )
+    return indicator, extra
+
+
+def check_zeros_behind(indicator: Tensor, inside: Tensor) -> None:
+    """Raises if indicators (B, …) are not zero behind the end of their instances."""
+    if can_read_values(indicator) and ((indicator != 0) & ~inside).any():
+        raise ValueError(
+            "`argmax` must return indicators that are zero behind the end of each instance; "
+            "`lengths` says where this is."
         )
 
 
