@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from ..ops.sparsemap.solution import Outcome
 from ._coded import CodedStructure
-from ._posterior import Distribution, Solution
+from ._posterior import Distribution, Solution, find_outside
 from ._problem import Problem
 
 ROUNDING = 1e-15
@@ -31,6 +31,8 @@ def project(problem: Problem) -> Solution | None:
 
 def _distribution(structure: CodedStructure, u: Tensor) -> Distribution:
     """Structures with these marginals (B, d); none where there are none."""
+    if torch.compiler.is_compiling():
+        return find_outside(_distribution, structure, u)
     sets, weights = decompose(u)
     codes = structure.codes_of(sets)
     if codes.shape[1]:  # zero marginals of an instance without structures make no valid set

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..ops.sparsemap.solution import Outcome
+from ..ops.sparsemap.solution import Outcome, extra_marginals
 from ._problem import Problem
 
 if TYPE_CHECKING:
@@ -22,6 +22,26 @@ NO_STRUCTURES = (
     "a FactorGraph has marginals, but no distribution over structures of its own; `factors` has "
     "those of each factor."
 )
+
+
+T = TypeVar("T")
+
+
+class cached(Generic[T]):  # noqa: N801
+    """`functools.cached_property` without a lock, which torch.compile cannot trace."""
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self.compute, self.__doc__ = compute, compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
+        if instance is None:
+            return self  # type: ignore[return-value]
+        value = self.compute(instance)
+        object.__setattr__(instance, self.name, value)
+        return value
 
 
 class Distribution(NamedTuple):
@@ -37,6 +57,16 @@ class Distribution(NamedTuple):
     """(B,)"""
 
 
+def find_outside(find: Callable[..., Distribution], *arguments: Any) -> Distribution:
+    """A distribution for a graph of torch.compile, which cannot hold it: the graph breaks."""
+    torch._dynamo.graph_break(
+        msg="how many structures SparseMAP has depends on the scores, so that a graph can hold its "
+        "marginals, but neither structures nor weights; leave fullgraph=True out."
+    )
+    outside: Any = torch.compiler.disable(find)
+    return outside(*arguments)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Solution:
     """A solution in float64 with one batch dimension, on the solver's device."""
@@ -46,8 +76,10 @@ class Solution:
     outcome: Outcome
     find_distribution: Callable[[], Distribution]
     """Called once, when structures or weights are first read."""
+    extras: Tensor | None = None
+    """(B, m): the marginals of extra scores, if they are known without the distribution"""
 
-    @cached_property
+    @cached
     def distribution(self) -> Distribution:
         """The structures, with weights that have derivatives wherever the marginals have."""
         with torch.enable_grad():
@@ -55,18 +87,12 @@ class Solution:
 
     def extra_marginals(self, shape: tuple[int, ...]) -> Tensor:
         """The marginals (B, *shape) of extra scores of that shape."""
+        if self.extras is not None:
+            return self.extras.reshape(-1, *shape)
         weights, _, parts, _ = self.distribution
         if parts is None:
             return weights.new_zeros(len(weights), *shape)
-        if parts.is_floating_point():
-            v = torch.einsum("bk,bkn->bn", weights, parts)
-        else:
-            size = torch.Size(shape).numel()
-            indices = torch.where(parts < 0, size, parts).long()
-            repeated = weights.unsqueeze(-1).expand_as(indices)
-            v = weights.new_zeros(len(weights), size + 1)
-            v = v.scatter_add(1, indices.flatten(1), repeated.flatten(1))[:, :size]
-        return v.reshape(len(weights), *shape)
+        return extra_marginals(parts, weights, math.prod(shape)).reshape(-1, *shape)
 
 
 class Posterior:
@@ -81,56 +107,56 @@ class Posterior:
         self._problem = problem
         self._solution = solution
 
-    @torch.enable_grad()  # what is read first without gradients may need them later
     def _restore(self, values: Tensor) -> Tensor:
-        return self._problem.restore_batch(values.to(self._problem.scores.device))
+        with torch.enable_grad():  # what is first read without gradients may need them later
+            return self._problem.restore_batch(values.to(self._problem.scores.device))
 
-    @cached_property
+    @cached
     def marginals(self) -> Tensor:
         """(..., *shape): the u of the paper, differentiable."""
         return self._restore(self._solution.marginals)
 
-    @cached_property
-    @torch.enable_grad()
+    @cached
     def extra(self) -> Any:
         """The marginals of the extra scores, differentiable, in the form in which these were given:
         the expected number of uses of each; None without extra scores."""
         problem, solution = self._problem, self._solution
         if problem.extra_scores is None:
             return None
-        v = solution.extra_marginals(tuple(problem.extra_scores.shape[1:]))
         device = problem.scores.device
-        return problem.restore(solution.marginals.to(device), v.to(device))[1]
+        with torch.enable_grad():
+            v = solution.extra_marginals(tuple(problem.extra_scores.shape[1:]))
+            return problem.restore(solution.marginals.to(device), v.to(device))[1]
 
-    @cached_property
+    @cached
     def codes(self) -> Tensor:
         """(..., K, positions) in int64: the structures, −1 behind the last one; for a structure of
         your own their indicators (..., K, *shape)."""
         codes = self._solution.distribution.codes
         return self._restore(codes if codes.is_floating_point() else codes.long())
 
-    @cached_property
+    @cached
     def weights(self) -> Tensor:
         """(..., K), differentiable; they sum to one."""
         return self._restore(self._solution.distribution.weights)
 
-    @cached_property
+    @cached
     def support_size(self) -> Tensor:
         """(...): how many structures have a nonzero weight."""
         return self._restore(self._solution.distribution.sizes)
 
-    @cached_property
+    @cached
     def gap(self) -> Tensor:
         """(...) in float64: the duality gap, which bounds ½‖marginals − exact marginals‖²."""
         gap = self._solution.outcome.gap.to(self._problem.scores.device)
         return gap.reshape(self._problem.batch)
 
-    @cached_property
+    @cached
     def iterations(self) -> Tensor:
         """(...): how often the oracle was called."""
         return self._restore(self._solution.outcome.iterations)
 
-    @cached_property
+    @cached
     def converged(self) -> Tensor:
         """(...): whether the gap is at most `tol`."""
         return self._restore(self._solution.outcome.converged)
@@ -178,13 +204,12 @@ class GraphPosterior(Posterior):
     def _restore_double(self, values: Tensor) -> Tensor:
         return values.to(self._problem.scores.device).reshape(self._problem.batch)
 
-    @cached_property
+    @cached
     def marginals(self) -> Tensor:
         """(..., *shape), differentiable: the mean of the factors' own marginals."""
         return self._restore(self._solution.marginals)
 
-    @cached_property
-    @torch.enable_grad()
+    @cached
     def extra(self) -> Any:
         """The marginals of the extra scores, differentiable, in the form in which these were given;
         None without extra scores."""
@@ -192,40 +217,41 @@ class GraphPosterior(Posterior):
         if extras is None:
             return None
         device = self._problem.scores.device
-        return self._problem.restore(self._solution.marginals.to(device), extras.to(device))[1]
+        with torch.enable_grad():
+            return self._problem.restore(self._solution.marginals.to(device), extras.to(device))[1]
 
     def _refuse(self) -> Tensor:
         raise AttributeError(NO_STRUCTURES)
 
     codes = weights = support_size = gap = property(_refuse)  # type: ignore[assignment]
 
-    @cached_property
+    @cached
     def primal_residual(self) -> Tensor:
         """(...) in float64: the largest difference between a factor's marginals and the graph's."""
         return self._restore_double(self._solution.outcome.primal)
 
-    @cached_property
+    @cached
     def dual_residual(self) -> Tensor:
         """(...) in float64: the largest error of the optimality conditions, on the scale of the
         scores."""
         return self._restore_double(self._solution.outcome.dual)
 
-    @cached_property
+    @cached
     def iterations(self) -> Tensor:
         """(...): how many rounds over the factors it took."""
         return self._restore(self._solution.outcome.iterations)
 
-    @cached_property
+    @cached
     def converged(self) -> Tensor:
         """(...): whether both residuals are at most `tol`."""
         return self._restore(self._solution.outcome.converged)
 
-    @cached_property
+    @cached
     def feasible(self) -> Tensor:
         """(...): false where it is proved that no marginals satisfy all factors; these are zero."""
         return self._restore(~self._solution.outcome.infeasible)
 
-    @cached_property
+    @cached
     def factors(self) -> list[Posterior]:
         """For each `add`, the structures of its factors with their weights, as a Posterior with
         batch dimensions (..., F); without gradients. A negated variable counts as 1 − u."""

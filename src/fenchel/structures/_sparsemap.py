@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from .._transforms import is_transformed
+from .._transforms import break_graph_if_differentiated, is_transformed
 from ..mappings._general import ConvergenceWarning
 from ..ops import _native
 from ..ops import sparsemap as ops
@@ -23,9 +23,9 @@ from ._checks import check_graph_options, check_not_mapped, check_start, check_s
 from ._closed_form import project
 from ._coded import CodedStructure
 from ._factor_graph import FactorGraph, GraphProblem
-from ._posterior import Distribution, Posterior, Solution
+from ._posterior import Distribution, Posterior, Solution, find_outside
 from ._problem import ExtraScores, Problem
-from ._sparsemap_autograd import Argmax, EagerArgmax, Found, Solve
+from ._sparsemap_autograd import Argmax, CompiledArgmax, EagerArgmax, Found, Solve
 
 if TYPE_CHECKING:
     from ..ops.sparsemap import rounds
@@ -77,6 +77,9 @@ def sparsemap(
     whatever the scores' device and type. A closed form (`Bits`, `Budget`, `Choice`) runs where the
     scores are, and finds structures and weights only when they are read, in O(n²).
 
+    torch.compile takes marginals, but neither structures nor weights, at which it breaks the graph;
+    nor a `Custom`, a `FactorGraph` or `start`. In a graph there is no warning.
+
     >>> import torch
     >>> from fenchel import Matching, sparsemap
     >>> posterior = sparsemap(Matching(2, 2), torch.tensor([[0.5, 0.0], [0.0, 0.0]]))
@@ -89,7 +92,7 @@ def sparsemap(
 
     References: niculae2018sparsemap.
     """
-    if torch.compiler.is_compiling():  # it can trace neither the library nor an oracle
+    if torch.compiler.is_compiling() and refuse_graph(structure, start):
         eager: Any = torch.compiler.disable(sparsemap)
         return eager(
             structure,
@@ -117,6 +120,22 @@ def sparsemap(
     return solve(problem, method, Limits(tol, max_iter), regularize_extra, start)
 
 
+def refuse_graph(structure: Any, start: Any = None) -> bool:
+    """Whether torch.compile cannot take SparseMAP of the structure; it breaks the graph then."""
+    if not isinstance(structure, CodedStructure):
+        reason = "of this structure calls Python code, which torch.compile cannot trace"
+    elif structure.has_projection and start is None:
+        return False
+    elif start is not None:
+        reason = "with `start` is not compiled"
+    elif _native.LIBRARY is None:
+        reason = "needs the C++ library to be compiled"
+    else:
+        return False
+    torch._dynamo.graph_break(msg=f"SparseMAP {reason}; leave fullgraph=True out.")
+    return True
+
+
 def solve(
     problem: Problem,
     method: str | None,
@@ -136,6 +155,8 @@ def solve(
     extra_scores = problem.extra_scores
     if extra_scores is not None:
         extra_scores = extra_scores.flatten(1).to("cpu", torch.float64)
+    if torch.compiler.is_compiling():
+        return _compiled(problem, scores, extra_scores, method or "active_set", limits, regularize)
     if start is not None:
         check_start(start, Posterior, problem)
     solver = _solver(problem, method or "active_set", limits, regularize, start)
@@ -147,6 +168,34 @@ def solve(
     extra_parts = None if extra_scores is None else support.extras
     found_all = partial(_distribution, problem, weights, support, extra_parts)
     return Posterior(problem, Solution(u.reshape(problem.scores.shape), outcome, found_all))
+
+
+def _compiled(
+    problem: Problem,
+    scores: Tensor,
+    extra_scores: Tensor | None,
+    method: str,
+    limits: Limits,
+    regularize: bool,
+) -> Posterior:
+    """The posterior in a graph, by an operator for all that has a fixed shape."""
+    break_graph_if_differentiated()
+    structure: Any = problem.structure  # a CodedStructure
+    built = (*sizes(problem.scores), structure.option(problem.extra_scores))
+    lengths = None if problem.lengths is None else problem.lengths.cpu()
+    options = (structure.oracle, built, method, limits.tol, limits.max_iter, regularize)
+    u, v, gap, iterations, converged = CompiledArgmax.apply(scores, extra_scores, lengths, options)  # type: ignore[misc]
+    outcome = Outcome(gap, iterations, converged, missed=0)
+    find = partial(_find_again, problem, method, limits, regularize)
+    extras = None if extra_scores is None else v
+    return Posterior(problem, Solution(u.reshape(problem.scores.shape), outcome, find, extras))
+
+
+def _find_again(problem: Problem, method: str, limits: Limits, regularize: bool) -> Distribution:
+    """The distribution of a solution that was found in a graph."""
+    if torch.compiler.is_compiling():
+        return find_outside(_find_again, problem, method, limits, regularize)
+    return solve(problem, method, limits, regularize)._solution.distribution
 
 
 def _distribution(
