@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from .. import _checks
 from ..ops.sparsemap.solution import Outcome, extra_marginals
 from ._problem import Problem
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from ._factor_graph import GraphProblem
     from .relaxation._admm import Consensus
     from .relaxation._admm import Outcome as GraphOutcome
@@ -22,6 +26,8 @@ NO_STRUCTURES = (
     "a FactorGraph has marginals, but no distribution over structures of its own; `factors` has "
     "those of each factor."
 )
+_TENSORS = ("scores", "extra_scores", "lengths")
+"""Those of a problem."""
 
 
 T = TypeVar("T")
@@ -85,6 +91,11 @@ class Solution:
         with torch.enable_grad():
             return self.find_distribution()
 
+    def select(self, places: Tensor) -> Solution:
+        """That of the instances at these places, (b,)."""
+        marginals, outcome, extras = _select((self.marginals, self.outcome, self.extras), places)
+        return Solution(marginals, outcome, partial(_select_distribution, self, places), extras)
+
     def extra_marginals(self, shape: tuple[int, ...]) -> Tensor:
         """The marginals (B, *shape) of extra scores of that shape."""
         if self.extras is not None:
@@ -95,12 +106,33 @@ class Solution:
         return extra_marginals(parts, weights, math.prod(shape)).reshape(-1, *shape)
 
 
+def _select(values: Any, places: Tensor) -> Any:
+    """The rows at these places, of tensors (B, …) in tuples; what is no tensor stays."""
+    if isinstance(values, Tensor):
+        return values[places.to(values.device)]
+    if not isinstance(values, tuple):
+        return values
+    found = [_select(value, places) for value in values]
+    return type(values)(*found) if hasattr(values, "_fields") else tuple(found)
+
+
+def _select_distribution(solution: Solution, places: Tensor) -> Distribution:
+    """The distributions at these places, padded to the widest of them."""
+    weights, codes, extra_parts, sizes = _select(solution.distribution, places)
+    widest = int(sizes.max()) if len(sizes) else 0
+    extra_parts = None if extra_parts is None else extra_parts[:, :widest]
+    return Distribution(weights[:, :widest], codes[:, :widest], extra_parts, sizes)
+
+
 class Posterior:
     """A sparse distribution over structures, its marginals, and how exact they are.
 
     All attributes have the batch dimensions, the type and the device of the scores. Those of K
     structures are padded to the widest support of the batch, with weight zero. Where marginals have
     a closed form, structures and weights are computed when they are first read.
+
+    An index takes part of the batch, as that of a tensor with these batch dimensions does:
+    `posterior[0]`, `posterior[:, -1]`, `posterior[posterior.converged]`. Gradients stay.
     """
 
     def __init__(self, problem: Problem, solution: Solution) -> None:
@@ -110,6 +142,49 @@ class Posterior:
     def _restore(self, values: Tensor) -> Tensor:
         with torch.enable_grad():  # what is first read without gradients may need them later
             return self._problem.restore_batch(values.to(self._problem.scores.device))
+
+    def __getitem__(self, index: Any) -> Self:
+        problem = self._problem
+        batch, device = problem.batch, problem.scores.device
+        numbers = torch.arange(batch.numel(), device=device).reshape(batch)[index]
+        places = numbers.flatten()
+        extra = problem.extra_scores
+        part = replace(
+            problem,
+            scores=problem.scores[places],
+            extra_scores=extra if extra is None or len(extra) == 1 else extra[places],
+            lengths=_select(problem.lengths, places),
+            batch=numbers.shape,
+        )
+        return type(self)(part, self._solution.select(places))
+
+    def to(
+        self,
+        device: torch.device | str | int | torch.dtype | Tensor | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Self:
+        """The same posterior with results on another device, or of another type.
+
+        Args:
+            device: where to; or a type; or a tensor, whose device and type are meant.
+            dtype: a floating-point type. Results are rounded to it from float64.
+        """
+        if isinstance(device, Tensor):
+            device, dtype = device.device, dtype or device.dtype
+        elif isinstance(device, torch.dtype):
+            device, dtype = None, device
+        dtype = dtype or self._problem.dtype
+        _checks.check_float_type("dtype", dtype)
+        wide = torch.promote_types(dtype, torch.float32)
+
+        def moved(values: Tensor | None) -> Tensor | None:
+            if values is None:
+                return None
+            return values.to(device, wide if values.is_floating_point() else None)
+
+        problem = self._problem
+        fields = {name: moved(getattr(problem, name)) for name in _TENSORS}
+        return type(self)(replace(problem, dtype=dtype, **fields), self._solution)
 
     @cached
     def marginals(self) -> Tensor:
@@ -180,6 +255,12 @@ class GraphSolution:
     """(B, m)"""
     consensus: Consensus
     outcome: GraphOutcome
+
+    def select(self, places: Tensor) -> GraphSolution:
+        """That of the instances at these places, (b,)."""
+        rows = places.cpu()
+        marginals, extras, outcome = _select((self.marginals, self.extras, self.outcome), rows)
+        return GraphSolution(marginals, extras, self.consensus.select(rows), outcome)
 
     def extra_marginals(self, shape: tuple[int, ...]) -> Tensor:
         """The marginals (B, *shape) of extra scores of that shape."""
