@@ -85,10 +85,10 @@ def check_extra_dims(
             f"`{name}` of shape {tuple(shape)} can be one for each instance, or one for each "
             f"position; say which by all dimensions, {each} or {position}."
         )
-    wanted = " or ".join(f"(..., {', '.join(map(str, tail))})" for tail in own)
+    wanted = " or ".join(f"({', '.join(map(str, ('...', *tail)))})" for tail in dict.fromkeys(own))
     raise ValueError(
         f"`{name}` must have shape {wanted}, where ... broadcasts to the batch dimensions "
-        f"{tuple(batch)} of `scores`; got {tuple(shape)}."
+        f"{tuple(batch)}; got {tuple(shape)}."
     )
 
 
@@ -226,18 +226,20 @@ def check_start(value: Any, posterior: type, problem: Any) -> None:
     if not isinstance(value, posterior):
         raise TypeError(
             f"`start` must be a {posterior.__name__} that sparsemap returned, got "
-            f"{type_name(value)}."
+            f"{type_name(value)}; it must be a result for {problem.structure}."
         )
     previous = value._problem
     if previous.structure is not problem.structure and previous.structure != problem.structure:
+        alike = repr(previous.structure) == repr(problem.structure)
         raise ValueError(
             f"`start` must be a result for the same structure, {problem.structure}; got one for "
-            f"{previous.structure}."
+            f"{'another object like it' if alike else previous.structure}."
         )
     if previous.scores.shape != problem.scores.shape:
+        now, before = ((*p.batch, *p.scores.shape[1:]) for p in (problem, previous))
         raise ValueError(
-            f"`start` must be a result for scores of shape {tuple(problem.scores.shape)}, batch "
-            f"dimensions flattened; got one for {tuple(previous.scores.shape)}."
+            f"`start` must be a result for as many instances, with scores of shape {now}; got one "
+            f"for scores of shape {before}. An index takes some of its instances."
         )
     before, now = previous.lengths, problem.lengths
     if (before is None) != (now is None) or (before is not None and not before.equal(now)):

@@ -99,11 +99,11 @@ class Solution:
     def extra_marginals(self, shape: tuple[int, ...]) -> Tensor:
         """The marginals (B, *shape) of extra scores of that shape."""
         if self.extras is not None:
-            return self.extras.reshape(-1, *shape)
+            return self.extras.reshape(len(self.marginals), *shape)
         weights, _, parts, _ = self.distribution
         if parts is None:
             return weights.new_zeros(len(weights), *shape)
-        return extra_marginals(parts, weights, math.prod(shape)).reshape(-1, *shape)
+        return extra_marginals(parts, weights, math.prod(shape)).reshape(len(weights), *shape)
 
 
 def _select(values: Any, places: Tensor) -> Any:
