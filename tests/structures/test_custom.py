@@ -137,6 +137,11 @@ def test_extra_scores_and_lengths(batched: bool, lengths: list[int] | None) -> N
         torch.testing.assert_close(*grads)
         again = sparsemap(own, leaf, transitions, lengths=lengths, start=solved[0])
         assert (again.iterations == 1).all()
+        other = sparsemap(own, leaf, lengths=lengths, start=solved[0], tol=1e-12)
+        plain = sparsemap(sequences, leaf, lengths=lengths, tol=1e-12)
+        torch.testing.assert_close(other.marginals, plain.marginals)
+        with pytest.raises(ValueError, match="a result with extra scores of the same shape"):
+            sparsemap(own, leaf, transitions, lengths=lengths, start=other)
         target = (expected.indicator, expected.extra.flip(0))
         losses = [
             structured_loss(s, leaf, target, transitions, lengths=lengths, kind=kind)

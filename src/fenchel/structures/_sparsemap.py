@@ -92,7 +92,7 @@ def sparsemap(
 
     References: niculae2018sparsemap.
     """
-    if torch.compiler.is_compiling() and refuse_graph(structure, start):
+    if torch.compiler.is_compiling() and refuse_graph(structure, method, start):
         eager: Any = torch.compiler.disable(sparsemap)
         return eager(
             structure,
@@ -120,15 +120,13 @@ def sparsemap(
     return solve(problem, method, Limits(tol, max_iter), regularize_extra, start)
 
 
-def refuse_graph(structure: Any, start: Any = None) -> bool:
+def refuse_graph(structure: Any, method: str | None = None, start: Any = None) -> bool:
     """Whether torch.compile cannot take SparseMAP of the structure; it breaks the graph then."""
     if not isinstance(structure, CodedStructure):
         reason = "of this structure calls Python code, which torch.compile cannot trace"
-    elif structure.has_projection and start is None:
-        return False
     elif start is not None:
         reason = "with `start` is not compiled"
-    elif _native.LIBRARY is None:
+    elif (method or not structure.has_projection) and _native.LIBRARY is None:
         reason = "needs the C++ library to be compiled"
     else:
         return False
@@ -307,16 +305,19 @@ def _start_codes(start: Posterior) -> tuple[Tensor, Tensor]:
 def _start_columns(start: Posterior, problem: Problem) -> tuple[reference.Columns, Tensor]:
     """The structures of an earlier result, as the reference takes them."""
     weights, codes, extras, _ = start._solution.distribution
-    structure, codes = problem.structure, codes.cpu()
-    parts = codes
+    structure, extra_scores = problem.structure, problem.extra_scores
+    parts = codes = codes.cpu()
     if isinstance(structure, CodedStructure):
         parts = structure.indicator(codes.long())
-        if problem.extra_scores is not None:
-            extras = structure.extra_indicator(codes.long(), problem.extra_scores.cpu().double())
+        if extra_scores is not None:
+            extras = structure.extra_indicator(codes.long(), extra_scores.cpu().double())
     parts = parts.flatten(2).double()
-    extras = parts.new_zeros(*parts.shape[:2], 0) if extras is None else extras.flatten(2)
+    if extra_scores is None:
+        extras = parts.new_zeros(*parts.shape[:2], 0)
+    elif extras is None or extras.shape[2:].numel() != extra_scores.shape[1:].numel():
+        raise ValueError("`start` must be a result with extra scores of the same shape.")
     found = torch.ones(len(parts), dtype=torch.bool)
-    return reference.Columns(codes, parts, extras, found), weights.detach().cpu()
+    return reference.Columns(codes, parts, extras.flatten(2), found), weights.detach().cpu()
 
 
 def _warn_if_missed(outcome: Outcome, limits: Limits) -> None:
