@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -29,7 +28,6 @@ inline void add_multiple(double by, const double* x, double* to, int64_t n) {
 // not by Cholesky's algorithm.
 class OrthogonalFactor {
  public:
-  int64_t size() const { return size_; }
   double at(int64_t i, int64_t j) const { return r_[j * capacity_ + i]; }
   void clear() { size_ = solved_ = 0; }
 
@@ -132,7 +130,7 @@ class OrthogonalFactor {
 class DenseSupport {
  public:
   DenseSupport(int64_t features, int64_t others)
-      : features_(features), others_(others), width_(padded<double>(features + 1)), stride_(width_ + others) {}
+      : features_(features), width_(padded<double>(features + 1)), stride_(width_ + others) {}
 
   int64_t size() const { return size_; }
   int64_t width() const { return width_; }
@@ -257,7 +255,7 @@ class DenseSupport {
     capacity_ = capacity;
   }
 
-  int64_t features_, others_, width_, stride_, size_ = 0, capacity_ = 0;
+  int64_t features_, width_, stride_, size_ = 0, capacity_ = 0;
   std::vector<int32_t> slot_;
   std::vector<double> rows_, weights_, values_, trial_;
   OrthogonalFactor factor_;
