@@ -39,7 +39,7 @@ def _distribution(structure: CodedStructure, u: Tensor) -> Distribution:
         possible = ~u.isnan().any(-1) & structure.is_valid(codes[:, 0], None)
         weights = torch.where(possible.unsqueeze(-1), weights, 0.0)
     in_support = weights > 0
-    codes = torch.where(in_support.unsqueeze(-1), codes, -1)
+    codes = codes.masked_fill_(~in_support.unsqueeze(-1), -1)
     return Distribution(weights, codes, None, in_support.sum(-1))
 
 
@@ -53,7 +53,7 @@ def decompose(marginals: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         marginals: (B, d) in float64, in [0, 1].
     Returns:
-        Indicators (B, K, d) in int64, K ≤ d + 1, and weights (B, K), differentiable, zero behind
+        Indicators (B, K, d) in uint8, K ≤ d + 1, and weights (B, K), differentiable, zero behind
         the last set. Time and memory O(d²).
     """
     ends = marginals.cumsum(-1)
@@ -66,5 +66,6 @@ def decompose(marginals: Tensor) -> tuple[Tensor, Tensor]:
     order = (~kept).to(torch.uint8).argsort(dim=-1, stable=True)[:, :widest]
     middle = ((cuts + starts) / 2).detach().gather(-1, order).unsqueeze(-1)
     lines = pad(ends.detach(), (1, 0)).unsqueeze(1)
-    sets = (lines - middle).ceil().diff(dim=-1).long()
+    counts = (lines - middle).ceil_()  # the largest tensor here by far: no copies
+    sets = (counts[..., 1:] > counts[..., :-1]).to(torch.uint8)
     return sets, torch.where(kept.gather(-1, order), weights.gather(-1, order), 0.0)
