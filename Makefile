@@ -13,7 +13,8 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard $(addprefix src/fenchel/ops/
 SANITIZED := build/sanitize
 # A machine with a GPU brings its own PyTorch, and nothing is installed there.
 FROM_SOURCE := PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH}
-NATIVE_TESTS := tests/ops/test_native.py tests/ops/test_inference.py tests/ops/test_sparsemap_solver.py
+NATIVE_TESTS := tests/ops/test_native.py tests/ops/test_inference.py tests/ops/test_sparsemap_solver.py \
+	tests/ops/test_sparsemap_rounds.py
 GPU_TESTS := tests/test_gpu.py tests/losses/test_linear.py tests/ops/test_triton.py tests/ops/test_triton_prox.py \
 	tests/ops/test_triton_attention.py tests/ops/test_triton_attention_rows.py tests/ops/test_triton_attention_features.py \
 	tests/ops/test_triton_cached_attention.py tests/attention/test_attention_gpu.py tests/attention/test_attend_gpu.py \

@@ -48,10 +48,14 @@ def check_dense(name: str, value: Tensor) -> None:
 def check_float_tensor(name: str, value: Tensor) -> None:
     """A dense tensor of one of the four floating-point types."""
     check_dense(name, value)
-    if value.dtype not in DTYPES:
+    check_float_type(name, value.dtype, "; convert it, for example with `.float()`")
+
+
+def check_float_type(name: str, value: object, remedy: str = "") -> None:
+    """One of the four floating-point types."""
+    if value not in DTYPES:
         raise TypeError(
-            f"`{name}` must be bfloat16, float16, float32 or float64, got {value.dtype}; "
-            "convert it, for example with `.float()`."
+            f"`{name}` must be bfloat16, float16, float32 or float64, got {value}{remedy}."
         )
 
 

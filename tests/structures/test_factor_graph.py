@@ -291,8 +291,12 @@ def test_wrong_arguments() -> None:
     with pytest.raises(ValueError, match="`negated` must broadcast"):
         graph.add(Xor(), torch.tensor([0, 1]), negated=torch.ones(3, dtype=torch.bool))
     graph.add(Pair(), torch.tensor([[0, 1], [2, 3]]))
-    with pytest.raises(ValueError, match=r"`coupling` must have shape"):
-        sparsemap(graph, torch.zeros(2, 2), torch.zeros(3))
+    message = (
+        r"`coupling` must have shape \(...\), where ... broadcasts to the batch dimensions "
+        r"\(5, 2\); got \(3,\). The last of these .* of one `add`, here 2 × Pair\(\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        sparsemap(graph, torch.zeros(5, 2, 2), torch.zeros(3))
     with pytest.raises(ValueError, match="`method` must be None for a FactorGraph"):
         sparsemap(graph, torch.zeros(2, 2), method="away")
     with pytest.raises(ValueError, match="`regularize_extra` must be False"):

@@ -148,10 +148,14 @@ def test_warm_start() -> None:
     again = sparsemap(graph, scores, tol=1e-8, start=first)
     assert (again.iterations <= 3).all()
     torch.testing.assert_close(again.marginals, first.marginals, rtol=0, atol=1e-6)
+    with pytest.raises(ValueError, match=r"the same structure, .* got one for another object like"):
+        sparsemap(parser(6, 1), scores, start=first)
+    with pytest.raises(ValueError, match=r"as many instances, with scores of shape \(2, 6, 6\)"):
+        sparsemap(graph, scores[:2], start=first)
     graph.add(Xor(), torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match="present factors of the graph"):
+    with pytest.raises(ValueError, match="present factors of the graph; some were added after it"):
         sparsemap(graph, scores, start=first)
-    with pytest.raises(TypeError, match="`start` must be a GraphPosterior"):
+    with pytest.raises(TypeError, match=r"`start` must be a GraphPosterior .* got Posterior"):
         sparsemap(graph, scores, start=sparsemap(Choice(3), scores[0, 0, :3]))
 
 

@@ -118,6 +118,8 @@ def test_wrong_arguments() -> None:
         Imply(1)
     with pytest.raises(ValueError, match="`d` must be the number of bits"):
         sparsemap(Xor(), torch.zeros(3))
+    with pytest.raises(ValueError, match=r"`costs` must have at least one number, got \(\)"):
+        Knapsack((), 1.0)
     with pytest.raises(TypeError, match="`costs` must be a tuple of numbers, got list"):
         Knapsack([1.0], 1.0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="`costs` must be at least 0"):

@@ -202,3 +202,12 @@ def test_wrong_arguments() -> None:
         k_best(Choice(4), scores, 2.0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="`scores` must have shape"):
         k_best(Bits(3), scores, 1)
+
+
+@pytest.mark.parametrize("structure", [Bits(3), Choice(3), Sequence(3, 2), Matching(3, 3)])
+def test_more_than_memory_has_room_for(structure: AbstractStructure) -> None:
+    message = r"`k` must be at most \d+ for 2 instances of .*, since .* got 1000000000000\. The "
+    with pytest.raises(ValueError, match=message):
+        k_best(structure, torch.zeros(2, *structure.shape), 10**12)
+    with pytest.raises(ValueError, match=r"got 1000000000000\.$"):
+        k_best(Bits(60), torch.zeros(60), 10**12)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _checks
+from .._transforms import is_transformed
 from ..ops.sparsemap.combination import inner
 from ..ops.sparsemap.solution import Limits
 from ..structures._base import AbstractStructure
@@ -25,8 +26,8 @@ from ..structures._checks import (
 )
 from ..structures._coded import CodedStructure
 from ..structures._problem import ExtraScores, Problem, Vertices
-from ..structures._sparsemap import solve
-from ..structures._sparsemap_autograd import Maximum
+from ..structures._sparsemap import refuse_graph, solve
+from ..structures._sparsemap_autograd import ForwardMaximum, Maximum
 
 if TYPE_CHECKING:
     from ..structures._perturbed import Perturbed
@@ -100,7 +101,7 @@ def structured_loss(
     """
     kind = _resolve_kind(structure, kind)
     if kind.endswith("sparsemap"):
-        if torch.compiler.is_compiling():  # as for `sparsemap`
+        if torch.compiler.is_compiling() and refuse_graph(structure):
             eager: Any = torch.compiler.disable(structured_loss)
             return eager(
                 structure,
@@ -237,7 +238,7 @@ def _value(problem: Problem, kind: str, limits: Limits) -> Tensor:
         return structure.log_partition(
             *structure.arguments(problem.scores, problem.extra_scores, problem.lengths)
         )
-    solution = solve(problem, "active_set", limits, False)._solution
+    solution = solve(problem, None, limits)._solution
     scores, extra_scores = problem.scores.flatten(1).double(), problem.extra_scores
     u = solution.marginals.flatten(1).to(scores.device)
     value = inner(u, scores) - (u * u).sum(1) / 2
@@ -246,7 +247,8 @@ def _value(problem: Problem, kind: str, limits: Limits) -> Tensor:
         v = solution.extra_marginals(tuple(extra_scores.shape[1:])).flatten(1).to(scores.device)
         extra_scores = extra_scores.flatten(1).double()
         value = value + inner(v, extra_scores)
-    return Maximum.apply(value.detach(), scores, extra_scores, u, v)  # type: ignore[return-value]
+    maximum = ForwardMaximum if is_transformed() else Maximum
+    return maximum.apply(value.detach(), scores, extra_scores, u, v)  # type: ignore[return-value]
 
 
 def _target(problem: Problem, target: Any) -> tuple[Tensor, Tensor | None]:

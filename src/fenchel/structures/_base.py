@@ -18,6 +18,7 @@ from ._checks import (
     check_finite_indicators,
     check_indicators,
     check_lengths,
+    check_pair,
 )
 from ._problem import ExtraScores, Form, Problem, Vertices
 
@@ -159,13 +160,24 @@ class AbstractStructure(abc.ABC):
         not fit."""
         raise NotImplementedError
 
+    def best_indicators(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
+        """The best structures (B, *shape) of a batch by `argmax`, and their extra parts, (B, …),
+        checked."""
+        scores, extra_scores = problem.scores, problem.extra_scores
+        found, extra = self.argmax(*self.arguments(scores, extra_scores, problem.lengths)), None
+        if extra_scores is not None:
+            found, extra = check_pair(found, torch.Size((len(scores), *extra_scores.shape[1:])))
+            extra = extra.detach().to(scores)
+            check_finite_indicators(extra, scores, extra_scores)
+        indicator = found[0] if isinstance(found, tuple) else found
+        check_indicators(indicator, scores.shape)
+        indicator = indicator.detach().to(scores)
+        check_finite_indicators(indicator, scores, extra_scores)
+        return indicator, extra
+
     def best_vertices(self, problem: Problem) -> Vertices:
         """The best structures of a batch, with one batch dimension."""
-        found = self.argmax(*self.arguments(problem.scores, problem.extra_scores, problem.lengths))
-        indicator, extra = found if isinstance(found, tuple) else (found, None)
-        check_indicators(indicator, problem.scores.shape)
-        indicator = indicator.detach().to(problem.scores)
-        check_finite_indicators(indicator, problem.scores)
+        indicator, extra = self.best_indicators(problem)
         value = inner(indicator.flatten(1), problem.scores.flatten(1))
         if extra is not None and problem.extra_scores is not None:
             value = value + inner(extra.flatten(1), problem.extra_scores.flatten(1))

@@ -85,10 +85,10 @@ def check_extra_dims(
             f"`{name}` of shape {tuple(shape)} can be one for each instance, or one for each "
             f"position; say which by all dimensions, {each} or {position}."
         )
-    wanted = " or ".join(f"(..., {', '.join(map(str, tail))})" for tail in own)
+    wanted = " or ".join(f"({', '.join(map(str, ('...', *tail)))})" for tail in dict.fromkeys(own))
     raise ValueError(
         f"`{name}` must have shape {wanted}, where ... broadcasts to the batch dimensions "
-        f"{tuple(batch)} of `scores`; got {tuple(shape)}."
+        f"{tuple(batch)}; got {tuple(shape)}."
     )
 
 
@@ -163,11 +163,14 @@ def check_not_mapped(scores: Any, extra_scores: Any) -> None:
             value = functorch.get_unwrapped(value)
 
 
-def check_finite_indicators(value: Tensor, scores: Tensor) -> None:
+def check_finite_indicators(value: Tensor, *scores: Tensor | None) -> None:
     """Raises if indicators (B, …) are not finite, for scores without NaN and +inf."""
-    if not can_read_values(value):
+    if not can_read_values(value) or value.isfinite().all():
         return
-    bad = ~value.isfinite().flatten(1).all(1) & (scores < torch.inf).flatten(1).all(1)
+    bad = ~value.isfinite().flatten(1).all(1)
+    for given in scores:
+        if given is not None:
+            bad = bad & (given < torch.inf).flatten(1).all(1)
     if bad.any():
         raise ValueError(
             "`argmax` must return finite indicators; for scores without NaN or +inf it returned "
@@ -186,23 +189,57 @@ def check_indicators(value: Any, shape: torch.Size) -> None:
         )
 
 
+def check_pair(value: Any, shape: torch.Size) -> tuple[Any, Tensor]:
+    """What a structure's own argmax returned for extra scores of that shape; raises unless it is a
+    pair of indicators, the second of that shape."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        found = f"{len(value)} of them" if isinstance(value, tuple) else type_name(value)
+        raise TypeError(
+            "`argmax` must return a pair where there are extra scores: the indicators, and those "
+            f"of the extra scores; got {found}."
+        )
+    indicator, extra = value
+    if not isinstance(extra, Tensor):
+        raise TypeError(
+            "`argmax` must return a torch.Tensor as indicators of the extra scores, got "
+            f"{type_name(extra)}."
+        )
+    if extra.shape != shape:
+        raise ValueError(
+            f"`argmax` must return indicators of the extra scores' shape {tuple(shape)}, got "
+            f"{tuple(extra.shape)}."
+        )
+    return indicator, extra
+
+
+def check_zeros_behind(indicator: Tensor, inside: Tensor) -> None:
+    """Raises if indicators (B, …) are not zero behind the end of their instances."""
+    if can_read_values(indicator) and ((indicator != 0) & ~inside).any():
+        raise ValueError(
+            "`argmax` must return indicators that are zero behind the end of each instance; "
+            "`lengths` says where this is."
+        )
+
+
 def check_start(value: Any, posterior: type, problem: Any) -> None:
     """Raises unless an earlier result is one of the same structure, shape and lengths."""
     if not isinstance(value, posterior):
         raise TypeError(
             f"`start` must be a {posterior.__name__} that sparsemap returned, got "
-            f"{type_name(value)}."
+            f"{type_name(value)}; it must be a result for {problem.structure}."
         )
     previous = value._problem
     if previous.structure is not problem.structure and previous.structure != problem.structure:
+        alike = repr(previous.structure) == repr(problem.structure)
         raise ValueError(
             f"`start` must be a result for the same structure, {problem.structure}; got one for "
-            f"{previous.structure}."
+            f"{'another object like it' if alike else previous.structure}."
         )
     if previous.scores.shape != problem.scores.shape:
+        now, before = ((*p.batch, *p.scores.shape[1:]) for p in (problem, previous))
         raise ValueError(
-            f"`start` must be a result for scores of shape {tuple(problem.scores.shape)}, batch "
-            f"dimensions flattened; got one for {tuple(previous.scores.shape)}."
+            f"`start` must be a result for as many instances, with scores of shape {now}; got one "
+            f"for scores of shape {before}. An index takes some of its instances."
         )
     before, now = previous.lengths, problem.lengths
     if (before is None) != (now is None) or (before is not None and not before.equal(now)):

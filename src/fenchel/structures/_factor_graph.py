@@ -155,7 +155,13 @@ class FactorGraph(AbstractStructure):
                     layout.append(None)
                     continue
                 batch = torch.Size((*base.batch, group.count))
-                own_dims = group.factor.num_extra_dims(0, piece.shape, batch)
+                try:
+                    own_dims = group.factor.num_extra_dims(0, piece.shape, batch)
+                except ValueError as error:
+                    raise ValueError(
+                        f"{error} The last of these batch dimensions counts the factors of one "
+                        f"`add`, here {group.count} × {group.factor}."
+                    ) from None
                 own = piece.shape[piece.ndim - own_dims :]
                 layout.append((group.count, *own))
                 pieces.append(piece.expand(*batch, *own).reshape(len(base.scores), -1))

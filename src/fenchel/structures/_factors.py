@@ -274,10 +274,12 @@ class Knapsack(Factor):
     budget: float
 
     def __post_init__(self) -> None:
-        if not isinstance(self.costs, tuple) or not self.costs:
+        if not isinstance(self.costs, tuple):
             raise TypeError(
                 f"`costs` must be a tuple of numbers, got {_checks.type_name(self.costs)}."
             )
+        if not self.costs:
+            raise ValueError("`costs` must have at least one number, got ().")
         for cost in self.costs:
             _checks.check_number("costs", cost, minimum=0)
         _checks.check_number("budget", self.budget, minimum=0)

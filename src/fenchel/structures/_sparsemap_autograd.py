@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from .._transforms import cache_signature, eager, is_transformed
+from ..ops import sparsemap as ops
 from ..ops.sparsemap import jacobian
 from ..ops.sparsemap.solution import Outcome, Support
 from ._checks import NO_VMAP
@@ -159,6 +160,10 @@ class Maximum(Function):
         needs = ctx.needs_input_grad
         return None, parts if needs[1] else None, extras if needs[2] else None, None, None
 
+
+class ForwardMaximum(Maximum):
+    """The same with forward-mode derivatives, which torch.compile does not trace."""
+
     @staticmethod
     def jvp(
         ctx: Any, _: None, scores: Tensor | None, extra_scores: Tensor | None, *__: None
@@ -172,3 +177,36 @@ class Maximum(Function):
         return tangent
 
     generate_vmap_rule = True
+
+
+class CompiledArgmax(Function):
+    """Scores (B, n) and extra scores (B or 1, m) to their marginals (B, n) and (B, m), gaps, oracle
+    calls, and which instances have converged, for torch.compile.
+
+    `options` are those of the operators, from the lengths on. A graph holds no support, whose size
+    depends on the scores; so backward solves again.
+    """
+
+    @staticmethod
+    def forward(
+        scores: Tensor, extra_scores: Tensor | None, lengths: Tensor | None, options: tuple
+    ) -> tuple[Tensor, ...]:
+        return ops.marginals(scores, extra_scores, lengths, *options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        scores, extra_scores, lengths, ctx.options = inputs
+        ctx.save_for_backward(scores, extra_scores, lengths)
+        ctx.mark_non_differentiable(*output[2:])
+
+    @staticmethod
+    def backward(ctx: Any, of_u: Tensor, of_v: Tensor, *_: None) -> tuple:
+        scores, extra_scores, lengths = ctx.saved_tensors
+        of_extras = None if extra_scores is None else of_v
+        rest = (lengths, *ctx.options)
+        parts, extras = ops.product(scores, extra_scores, of_u, of_extras, *rest)
+        if extra_scores is None:
+            return parts, None, None, None
+        if extra_scores.shape[0] != scores.shape[0]:
+            extras = extras.sum(0, keepdim=True)
+        return parts, extras, None, None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._native import NativeFunction
+from .._operator import declare
 from .._structure import step
 from . import reference
-from .solution import Limits, Outcome, Support
+from .solution import Limits, Outcome, Support, extra_marginals
 
 METHODS = ("active_set", "frank_wolfe", "away", "pairwise")
 ORACLES = ("sequence", "tree", "projective_tree", "matching", "budget", "choice")
@@ -116,3 +118,81 @@ def jacobian(
         *(support.factor, support.sizes, count, width, parts, extras, weights, *out),
     )
     return out[0], out[1], out[2]
+
+
+def _fake_marginals(scores: Tensor, extra_scores: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
+    count = scores.shape[0]
+    extras = 0 if extra_scores is None else extra_scores.shape[1]
+    return (
+        torch.empty_like(scores),
+        scores.new_empty(count, extras),
+        scores.new_empty(count),
+        scores.new_empty(count, dtype=torch.int64),
+        scores.new_empty(count, dtype=torch.bool),
+    )
+
+
+def _fake_product(*arguments: Any) -> tuple[Tensor, ...]:
+    return _fake_marginals(*arguments)[:2]
+
+
+def _solve(
+    scores: Tensor,
+    extra_scores: Tensor | None,
+    lengths: Tensor | None,
+    oracle: str,
+    sizes: list[int],
+    method: str,
+    tol: float,
+    max_iter: int,
+    regularize: bool,
+) -> tuple[Tensor, Tensor, Support, Outcome]:
+    n, m, option = sizes
+    rest = (lengths, None, method, Limits(tol, max_iter), regularize)
+    return solve(oracle, (n, m, option), scores, extra_scores, *rest)
+
+
+def _marginals(scores: Tensor, extra_scores: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+    u, weights, support, outcome = _solve(scores, extra_scores, *rest)
+    v = u.new_empty(len(u), 0)
+    if extra_scores is not None:
+        v = extra_marginals(support.extras, weights, extra_scores.shape[1]).contiguous()
+    return u, v, *outcome[:3]
+
+
+def _product(
+    scores: Tensor,
+    extra_scores: Tensor | None,
+    of_u: Tensor,
+    of_v: Tensor | None,
+    *rest: Any,
+) -> tuple[Tensor, ...]:
+    support = _solve(scores, extra_scores, *rest)[2]
+    widths = scores.shape[1], 0 if extra_scores is None else extra_scores.shape[1]
+    return jacobian(support, of_u, of_v, None, widths)[:2]
+
+
+_OPTIONS = (
+    "Tensor? lengths, str oracle, int[] sizes, str method, float tol, int max_iter, bool regularize"
+)
+marginals = declare(
+    f"sparsemap(Tensor scores, Tensor? extra_scores, {_OPTIONS})"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    fake=_fake_marginals,
+    reference=_marginals,
+    native=_marginals,
+    triton=None,
+    rowwise=False,
+)
+"""Marginals u and v, gaps, oracle calls, and which instances have converged, for graphs that cannot
+hold a support, whose size depends on the scores. Tensors as for `solve`, on the CPU."""
+product = declare(
+    f"sparsemap_product(Tensor scores, Tensor? extra_scores, Tensor of_u, Tensor? of_v, {_OPTIONS})"
+    " -> (Tensor, Tensor)",
+    fake=_fake_product,
+    reference=_product,
+    native=_product,
+    triton=None,
+    rowwise=False,
+)
+"""The Jacobian of u and v times (of_u, of_v). It solves again."""

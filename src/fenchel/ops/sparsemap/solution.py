@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -42,3 +43,13 @@ class Support(NamedTuple):
     support"""
     sizes: Tensor
     """(B,) in int64"""
+
+
+def extra_marginals(extras: Tensor, weights: Tensor, size: int) -> Tensor:
+    """The marginals (B, size) of extra scores, from `Support.extras` and weights (B, K)."""
+    if extras.is_floating_point():
+        return torch.einsum("bk,bkn->bn", weights, extras)
+    indices = torch.where(extras < 0, size, extras).long()
+    repeated = weights.unsqueeze(-1).expand_as(indices)
+    v = weights.new_zeros(len(weights), size + 1)
+    return v.scatter_add(1, indices.flatten(1), repeated.flatten(1))[:, :size]

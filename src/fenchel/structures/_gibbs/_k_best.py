@@ -21,6 +21,9 @@ from .._tree import DependencyTree
 from . import _partition, _sequences, _vectors
 from ._scores import center, chunks, select
 
+MAX_NUMBERS = 2**34
+"""How many numbers a result may have: 128 GiB."""
+
 
 class KBest(NamedTuple):
     """The k best structures of each instance, best first."""
@@ -71,13 +74,14 @@ def k_best(
     problem = structure.problem(scores, extra_scores, lengths, mask)
     if not isinstance(structure, CodedStructure):
         raise NotImplementedError(_no_k_best(structure))
+    dim = structure.options_dim
+    options = 2 if dim is None else structure.shape[dim] + 1  # with none
+    most = min(k, options**structure.positions)
+    _check_memory(structure, k, most, len(problem.scores))
     with torch.no_grad():
         first = structure.best_vertices(problem)
         best = first.value
         codes = torch.full((len(best), k, structure.positions), -1, device=best.device)
-        dim = structure.options_dim
-        options = 2 if dim is None else structure.shape[dim] + 1  # with none
-        most = min(k, options**structure.positions)
         scores = problem.scores
         if isinstance(structure, Sequence):
             scores = center(structure, scores.double(), first.indicator)
@@ -111,6 +115,18 @@ def _k_best(
     if isinstance(structure, DependencyTree | Matching):
         return _partition.k_best(structure, scores, lengths, k)
     raise NotImplementedError(_no_k_best(structure))
+
+
+def _check_memory(structure: CodedStructure, k: int, most: int, count: int) -> None:
+    """Raises if k structures for each of `count` instances, which have at most `most` of them, are
+    more than any memory has room for."""
+    limit = MAX_NUMBERS // (max(count, 1) * structure.positions)
+    if k > limit:
+        has = f" The structure has at most {most}." if most < k else ""
+        raise ValueError(
+            f"`k` must be at most {limit} for {count} instances of {structure}, since the result "
+            f"has room for k of each; got {k}.{has}"
+        )
 
 
 def _no_k_best(structure: AbstractStructure) -> str:

@@ -43,7 +43,10 @@ def lp_sparsemap(
         check_start(start, GraphPosterior, problem)
         state = start._solution.outcome.state  # type: ignore[attr-defined]
         if state.multipliers.shape[1] != sum(x.index.numel() for x in problem.graph.groups):
-            raise ValueError("`start` must be a result for the present factors of the graph.")
+            raise ValueError(
+                "`start` must be a result for the present factors of the graph; some were added "
+                "after it. Solve the graph once without `start`."
+            )
     found = _Found(problem, limits, state)
     u, v = Argmax.apply(scores, extra, found)  # type: ignore[misc]
     _warn_if_missed(found.outcome, found.solved, limits)
