@@ -55,7 +55,8 @@ class Argmax(Function):
     @staticmethod
     def backward(ctx: Any, marginals: Tensor | None, weights: Tensor | None) -> tuple:
         product = Jacobian if is_transformed() else EagerJacobian
-        parts, extras, _ = product.apply(marginals, None, weights, ctx.found, ctx.widths)  # type: ignore[misc]
+        vector = marginals, None, weights
+        parts, extras, _ = product.apply(*vector, ctx.found, ctx.widths, False)  # type: ignore[misc]
         if ctx.shared:
             extras = extras.sum(0, keepdim=True)
         needs = ctx.needs_input_grad
@@ -65,7 +66,7 @@ class Argmax(Function):
     def jvp(ctx: Any, scores: Tensor | None, extra_scores: Tensor | None, *_: None) -> tuple:
         if extra_scores is not None:
             extra_scores = extra_scores.expand(ctx.batch, -1)
-        parts, _, weights = Jacobian.apply(scores, extra_scores, None, ctx.found, ctx.widths)
+        parts, _, weights = Jacobian.apply(scores, extra_scores, None, ctx.found, ctx.widths, True)
         return parts, weights
 
     @staticmethod
@@ -75,8 +76,9 @@ class Argmax(Function):
 
 @cache_signature
 class Jacobian(Function):
-    """The Jacobian times a vector. It is symmetric. It is constant while the support does not
-    change, so the derivative of this linear function is the function itself."""
+    """The Jacobian times a vector, `with_weights` in the result or without. It is symmetric. It is
+    constant while the support does not change, so the derivative of this linear function is the
+    function itself."""
 
     @staticmethod
     def forward(
@@ -85,32 +87,34 @@ class Jacobian(Function):
         weights: Tensor | None,
         found: Found,
         widths: tuple[int, int],
+        with_weights: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         u, v, w = (None if x is None else x.contiguous() for x in (parts, extras, weights))
-        return jacobian(found.support, u, v, w, widths)
+        return jacobian(found.support, u, v, w, widths, with_weights)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        ctx.found, ctx.widths = inputs[3:]
+        ctx.found, ctx.widths, ctx.with_weights = inputs[3:]
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(
         ctx: Any, parts: Tensor | None, extras: Tensor | None, weights: Tensor | None
     ) -> tuple:
-        out = Jacobian.apply(parts, extras, weights, ctx.found, ctx.widths)
-        pairs = zip(out, ctx.needs_input_grad, strict=False)
-        return (*(gradient if needed else None for gradient, needed in pairs), None, None)
+        needs = ctx.needs_input_grad
+        out = Jacobian.apply(parts, extras, weights, ctx.found, ctx.widths, needs[2])
+        pairs = zip(out, needs, strict=False)
+        return (*(gradient if needed else None for gradient, needed in pairs), None, None, None)
 
     @staticmethod
     def jvp(
         ctx: Any, parts: Tensor | None, extras: Tensor | None, weights: Tensor | None, *_: None
     ) -> tuple:
-        return Jacobian.apply(parts, extras, weights, ctx.found, ctx.widths)
+        return Jacobian.apply(parts, extras, weights, ctx.found, ctx.widths, ctx.with_weights)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *arguments: Any) -> tuple:
-        *vectors, found, widths = arguments
+        *vectors, found, widths, with_weights = arguments
         rows = [
             Jacobian.apply(
                 *(
@@ -119,6 +123,7 @@ class Jacobian(Function):
                 ),
                 found,
                 widths,
+                with_weights,
             )
             for k in range(info.batch_size)
         ]

@@ -38,7 +38,12 @@ class Support(NamedTuple):
     extras: Tensor
     """(B, K, extra parts of one) or (B, K, extras)"""
     factor: Tensor
-    """(B, K, K) in float64: the upper U of UᵀU, the Gram matrix plus one; the identity behind the
-    support"""
+    """(B, F, F) in float64: the upper U of UᵀU, the Gram matrix plus one; the identity behind the
+    support. F is K, unless instances were solved at once, which need none."""
     sizes: Tensor
     """(B,) in int64"""
+    at_once: Tensor | None = None
+    """(B,), which instances were solved at once; None if none was"""
+    groups: Tensor | None = None
+    """(B, parts, 2) in int32: two groups of each part, −1 for none; sums of marginals over a group
+    are fixed on the face of an instance solved at once"""

@@ -1,0 +1,104 @@
+// The linear space of a face, and the projection onto it.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+namespace fenchel {
+
+// Vectors over the parts that vanish off the face, and whose sum over each group is zero. `groups` is that of a
+// Decomposition.
+//
+// The projection of x is x − α − β on the face, with a number α for each group of the first kind and β for each of
+// the second. The first are eliminated.
+class Face {
+ public:
+  void set(const int32_t* groups, int64_t parts) {
+    groups_ = groups, parts_ = parts, first_ = second_ = 0;
+    for (int64_t p = 0; p < parts; ++p) {
+      first_ = std::max<int64_t>(first_, groups[2 * p] + 1);
+      second_ = std::max<int64_t>(second_, groups[2 * p + 1] + 1);
+    }
+    count_.assign(static_cast<size_t>(first_), 0.0);
+    alpha_.resize(static_cast<size_t>(first_)), beta_.resize(static_cast<size_t>(second_));
+    schur_.assign(static_cast<size_t>(second_ * second_), 0.0);
+    pairs_.assign(static_cast<size_t>(first_ * second_), 0.0);  // how many parts two groups share
+    for (int64_t p = 0; p < parts; ++p) {
+      const int32_t a = groups[2 * p], b = groups[2 * p + 1];
+      if (a < 0) continue;
+      ++count_[a];
+      if (b >= 0) ++pairs_[a * second_ + b], ++schur_[b * second_ + b];
+    }
+    for (int64_t a = 0; a < first_; ++a) {
+      const double* row = pairs_.data() + a * second_;
+      for (int64_t b = 0; b < second_; ++b) {
+        if (row[b] == 0) continue;
+        const double by = row[b] / count_[a];
+        double* column = schur_.data() + b * second_;
+#pragma omp simd
+        for (int64_t c = b; c < second_; ++c) column[c] -= by * row[c];
+      }
+    }
+    factorize();
+  }
+
+  void project(const double* x, double* out) {
+    std::fill(alpha_.begin(), alpha_.end(), 0.0);
+    std::fill(beta_.begin(), beta_.end(), 0.0);
+    for (int64_t p = 0; p < parts_; ++p) {
+      const int32_t a = groups_[2 * p], b = groups_[2 * p + 1];
+      if (a < 0) continue;
+      alpha_[a] += x[p];
+      if (b >= 0) beta_[b] += x[p];
+    }
+    for (int64_t a = 0; a < first_; ++a)
+      if (count_[a] > 0)
+        for (int64_t b = 0; b < second_; ++b) beta_[b] -= pairs_[a * second_ + b] / count_[a] * alpha_[a];
+    solve();
+    for (int64_t a = 0; a < first_; ++a) {
+      for (int64_t b = 0; b < second_; ++b) alpha_[a] -= pairs_[a * second_ + b] * beta_[b];
+      if (count_[a] > 0) alpha_[a] /= count_[a];
+    }
+    for (int64_t p = 0; p < parts_; ++p) {
+      const int32_t a = groups_[2 * p], b = groups_[2 * p + 1];
+      out[p] = a < 0 ? 0 : x[p] - alpha_[a] - (b < 0 ? 0 : beta_[b]);
+    }
+  }
+
+ private:
+  // Sums of some groups follow from those of others. Their pivots are zero but for rounding, and so may be β.
+  static constexpr double kSingular = 1e-10;
+
+  void factorize() {
+    for (int64_t k = 0; k < second_; ++k) {
+      double* column = schur_.data() + k * second_;
+      const double inverse = column[k] > kSingular ? 1 / std::sqrt(column[k]) : 0;
+      column[k] = inverse;
+      for (int64_t i = k + 1; i < second_; ++i) column[i] *= inverse;
+      for (int64_t j = k + 1; j < second_; ++j) {
+        double *other = schur_.data() + j * second_, by = column[j];
+#pragma omp simd
+        for (int64_t i = j; i < second_; ++i) other[i] -= by * column[i];
+      }
+    }
+  }
+  void solve() {
+    for (int64_t k = 0; k < second_; ++k) {
+      const double *column = schur_.data() + k * second_, x = beta_[k] *= column[k];
+      for (int64_t i = k + 1; i < second_; ++i) beta_[i] -= column[i] * x;
+    }
+    for (int64_t k = second_ - 1; k >= 0; --k) {
+      const double* column = schur_.data() + k * second_;
+      for (int64_t i = k + 1; i < second_; ++i) beta_[k] -= column[i] * beta_[i];
+      beta_[k] *= column[k];
+    }
+  }
+
+  const int32_t* groups_ = nullptr;
+  int64_t parts_ = 0, first_ = 0, second_ = 0;
+  std::vector<double> count_, pairs_, schur_, alpha_, beta_;
+};
+
+}  // namespace fenchel
