@@ -38,9 +38,13 @@ class Solution:
     sizes: Tensor
     """(B,)"""
     outcome: Outcome
+    extra: Tensor | None = None
+    """(B, m): the marginals of extra scores, where weights do not have all of their gradient"""
 
     def extra_marginals(self, shape: tuple[int, ...]) -> Tensor:
         """The marginals (B, *shape) of extra scores of that shape."""
+        if self.extra is not None:
+            return self.extra.reshape(-1, *shape)
         parts, weights = self.extra_parts, self.weights
         if parts is None:
             return weights.new_zeros(len(weights), *shape)

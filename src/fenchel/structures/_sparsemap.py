@@ -24,7 +24,7 @@ from ._coded import CodedStructure
 from ._factor_graph import FactorGraph, GraphProblem
 from ._posterior import Posterior, Solution
 from ._problem import ExtraScores, Problem
-from ._sparsemap_autograd import Argmax, EagerArgmax, Found, Solve
+from ._sparsemap_autograd import Argmax, EagerArgmax, ExtraMarginals, Found, Solve
 
 
 def sparsemap(
@@ -137,6 +137,11 @@ def solve(
     extra_parts = None if extra_scores is None else support.extras
     u = u.reshape(problem.scores.shape)
     solution = Solution(u, weights, support.codes, extra_parts, support.sizes, outcome)
+    if support.face is not None and extra_scores is not None:
+        shape = extra_scores.shape[1:]
+        v = replace(solution, weights=weights.detach()).extra_marginals(tuple(shape))
+        v = ExtraMarginals.apply(scores, extra_scores, v, found)
+        solution = replace(solution, extra=v)
     return Posterior(problem, solution)
 
 

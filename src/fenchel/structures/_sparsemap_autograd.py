@@ -130,6 +130,41 @@ class Jacobian(Function):
         return tuple(torch.stack(column) for column in zip(*rows, strict=True)), (0, 0, 0)
 
 
+@cache_signature
+class ExtraMarginals(Function):
+    """Scores (B, n) and extra scores (B or 1, m) to the marginals (B, m) of extra scores, which
+    were computed before."""
+
+    @staticmethod
+    def forward(scores: Tensor, extra_scores: Tensor, marginals: Tensor, found: Found) -> Tensor:
+        return marginals.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        scores, extra_scores, _, ctx.found = inputs
+        ctx.widths = scores.shape[1], extra_scores.shape[1]
+        ctx.batch, ctx.shared = len(scores), len(extra_scores) != len(scores)
+
+    @staticmethod
+    def backward(ctx: Any, marginals: Tensor) -> tuple:
+        vector = None, marginals, None
+        parts, extras, _ = Jacobian.apply(*vector, ctx.found, ctx.widths, False)
+        if ctx.shared:
+            extras = extras.sum(0, keepdim=True)
+        needs = ctx.needs_input_grad
+        return parts if needs[0] else None, extras if needs[1] else None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, scores: Tensor | None, extra_scores: Tensor | None, *_: None) -> Tensor:
+        if extra_scores is not None:
+            extra_scores = extra_scores.expand(ctx.batch, -1)
+        return Jacobian.apply(scores, extra_scores, None, ctx.found, ctx.widths, False)[1]
+
+    @staticmethod
+    def vmap(*_: Any) -> None:
+        raise NotImplementedError(NO_VMAP)
+
+
 EagerArgmax, EagerJacobian = eager(Argmax), eager(Jacobian)
 
 

@@ -62,10 +62,8 @@ class MatchingMap : public Grid {
     const auto n = static_cast<int64_t>(rows_);
     std::vector<double> u(static_cast<size_t>(n * n));
     BirkhoffProjection().solve(n, scores, u.data());
-    for (int64_t k = 0; k < n * n; ++k) {
-      out.groups.push_back(u[k] > 0 ? static_cast<int32_t>(k / n) : -1);
-      out.groups.push_back(u[k] > 0 ? static_cast<int32_t>(k % n) : -1);
-    }
+    for (int64_t k = 0; k < n * n; ++k)
+      out.set_groups(u[k] > 0 ? k / n : -1, u[k] > 0 ? k % n : -1);
     BirkhoffPeeling().solve(n, u.data(), tol / static_cast<double>(2 * n), out);
     return true;
   }

@@ -10,7 +10,7 @@ from torch import Tensor
 from .._native import NativeFunction
 from .._structure import step
 from . import reference
-from .solution import Limits, Outcome, Support
+from .solution import Face, Limits, Outcome, Support
 
 METHODS = ("active_set", "frank_wolfe", "away", "pairwise")
 ORACLES = ("sequence", "tree", "projective_tree", "matching", "budget", "choice")
@@ -25,15 +25,16 @@ _ARGUMENTS = (
 _SOLVE = {name: NativeFunction(f"sparsemap_{name}", _ARGUMENTS) for name in ORACLES}
 _TAKE = NativeFunction(
     "sparsemap_take",
-    "solutions: void*, width: i64, factor_width: i64, groups_width: i64, codes: i32*, parts: i32*, "
-    "extras: i32*, weights: f64*, factor: f64*, at_once: bool*, groups: i32*",
+    "solutions: void*, width: i64, factor_width: i64, groups_width: i64, links_width: i64, "
+    "codes: i32*, parts: i32*, extras: i32*, weights: f64*, factor: f64*, at_once: bool*, "
+    "groups: i32*, links: i32*",
 )
 _JACOBIAN = NativeFunction(
     "sparsemap_jacobian",
     "part_indices: i32*, positions: i64, parts: i64, extra_indices: i32*, extras_each: i64, "
-    "extras: i64, factor: f64*, factor_width: i64, at_once: bool*, groups: i32*, sizes: i64*, "
-    "count: i64, width: i64, in_parts: f64*, in_extras: f64*, in_weights: f64*, out_parts: f64*, "
-    "out_extras: f64*, out_weights: f64*, threads: i32",
+    "extras: i64, factor: f64*, factor_width: i64, at_once: bool*, groups: i32*, links: i32*, "
+    "num_links: i64, sizes: i64*, count: i64, width: i64, in_parts: f64*, in_extras: f64*, "
+    "in_weights: f64*, out_parts: f64*, out_extras: f64*, out_weights: f64*, threads: i32",
 )
 
 
@@ -68,7 +69,7 @@ def solve(
     gaps = scores.new_empty(count)
     iterations, supports = torch.empty((2, count), dtype=torch.int64).unbind()
     converged = torch.empty(count, dtype=torch.bool)
-    solutions, shape = ctypes.c_void_p(), (ctypes.c_int64 * 7)()
+    solutions, shape = ctypes.c_void_p(), (ctypes.c_int64 * 8)()
     _SOLVE[oracle](
         *(scores, extra_scores, step(extra_scores, count)),
         *(lengths, 0 if lengths is None else lengths.shape[1], count, *sizes),
@@ -76,17 +77,19 @@ def solve(
         *(METHODS.index(method), regularize, limits.max_iter, limits.tol),
         *(marginals, gaps, iterations, supports, converged, ctypes.byref(solutions), shape),
     )
-    width, positions, others, missed, factor_width, num_at_once, groups_width = shape
+    width, positions, others, missed, factor_width, num_at_once, *face_widths = shape
     codes = torch.empty((count, width, positions), dtype=torch.int32)
     parts, extras = torch.empty_like(codes), codes.new_empty((count, width, others))
     weights, factor = scores.new_empty(count, width), scores.new_empty(count, *2 * (factor_width,))
-    at_once = torch.empty_like(converged) if num_at_once else None
-    groups = codes.new_empty((count, groups_width // 2, 2)) if groups_width else None
+    face = None
+    if num_at_once:
+        groups, links = (codes.new_empty((count, n // 3, 3)) for n in face_widths)
+        face = Face(torch.empty_like(converged), groups, links)
     _TAKE(
-        *(solutions, width, factor_width, groups_width),
-        *(codes, parts, extras, weights, factor, at_once, groups),
+        *(solutions, width, factor_width, *face_widths, codes, parts, extras, weights, factor),
+        *(face or (None, None, None)),
     )
-    support = Support(codes, parts, extras, factor, supports, at_once, groups)
+    support = Support(codes, parts, extras, factor, supports, face)
     return marginals, weights, support, Outcome(gaps, iterations, converged, missed)
 
 
@@ -103,7 +106,7 @@ def jacobian(
     With B the indicators of parts, of extra parts and of the structures themselves, it is
     B D Bᵀ, symmetric, where D = A⁻¹ − A⁻¹11ᵀA⁻¹ / 1ᵀA⁻¹1 and A = MᵀM + 11ᵀ; D is the same with MᵀM
     for A where that is regular. Where the face is known, the projection onto it takes the place of
-    M D Mᵀ.
+    M D Mᵀ, and what follows from it that of the products with N.
 
     Args:
         support: what `solve` returned.
@@ -122,8 +125,8 @@ def jacobian(
     _JACOBIAN(
         *(support.parts, support.parts.shape[2], widths[0]),
         *(support.extras, support.extras.shape[2], widths[1]),
-        *(support.factor, support.factor.shape[1], support.at_once, support.groups, support.sizes),
-        *(count, width, parts, extras, weights, out[0], out[1] if widths[1] else None),
-        out_weights if with_weights else None,
+        *(support.factor, support.factor.shape[1], *(support.face or (None, None, None))),
+        *(0 if support.face is None else support.face.links.shape[1], support.sizes, count, width),
+        *(parts, extras, weights, *out, out_weights if with_weights else None),
     )
     return out[0], out[1], out_weights

@@ -26,9 +26,10 @@ struct Batch {
 };
 
 // What remains of an instance: its structures as codes, parts and extra parts, their weights, and the factor of
-// their Gram matrix plus one, by columns. Solved at once it has no factor, but its groups (parts, 2).
+// their Gram matrix plus one, by columns. Solved at once it has no factor, but groups (parts, 3)
+// and links (any number, 3).
 struct Solution {
-  std::vector<int32_t> codes, parts, extras, groups;
+  std::vector<int32_t> codes, parts, extras, groups, links;
   std::vector<double> weights, factor;
   bool at_once = false;
 };
@@ -148,9 +149,14 @@ class BatchSolver {
       instance_.copy_extras(from, solution.extras.data() + k * max_extras_);
       if (!solution.at_once) support.factor().copy_column(k, solution.factor.data() + k * size + k);
     }
-    solution.groups.assign(decomposition.groups.empty() ? 0 : 2 * parts_, -1);
+    solution.groups.assign(decomposition.groups.empty() ? 0 : 3 * parts_, -1);
     for (size_t k = 0; k < decomposition.groups.size(); ++k)
-      solution.groups[2 * static_cast<size_t>(place_[k / 2]) + k % 2] = decomposition.groups[k];
+      solution.groups[3 * static_cast<size_t>(place_[k / 3]) + k % 3] = decomposition.groups[k];
+    solution.links = decomposition.links;
+    for (size_t k = 0; k < solution.links.size(); ++k) {
+      int32_t& slot = solution.links[k];
+      if (k % 3 < 2 && slot >= 0) slot = 2 * static_cast<int32_t>(place_[slot / 2]) + slot % 2;
+    }
   }
 
   const Batch& batch_;
@@ -185,11 +191,12 @@ int solve_batch(const Batch& batch, Make make, Solutions** out, int64_t* shape) 
     shape[1] = solutions->positions;
     shape[2] = solutions->extras;
     shape[3] = std::count(batch.converged, batch.converged + batch.count, false);
-    shape[4] = shape[5] = shape[6] = 0;
+    std::fill_n(shape + 4, 4, 0);
     for (const Solution& one : solutions->all) {
       shape[4] = std::max<int64_t>(shape[4], one.at_once ? 0 : one.weights.size());
       shape[5] += one.at_once;
       shape[6] = std::max<int64_t>(shape[6], one.groups.size());
+      shape[7] = std::max<int64_t>(shape[7], one.links.size());
     }
     *out = solutions.release();
   } catch (const std::exception&) {

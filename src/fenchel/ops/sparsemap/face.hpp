@@ -11,22 +11,22 @@ namespace fenchel {
 // Vectors over the parts that vanish off the face, and whose sum over each group is zero. `groups` is that of a
 // Decomposition.
 //
-// The projection of x is x − α − β on the face, with a number α for each group of the first kind and β for each of
+// The projection of x is x ∓ (α + β) on the face, with a number α for each group of the first kind and β for each of
 // the second. The first are eliminated.
 class Face {
  public:
   void set(const int32_t* groups, int64_t parts) {
     groups_ = groups, parts_ = parts, first_ = second_ = 0;
     for (int64_t p = 0; p < parts; ++p) {
-      first_ = std::max<int64_t>(first_, groups[2 * p] + 1);
-      second_ = std::max<int64_t>(second_, groups[2 * p + 1] + 1);
+      first_ = std::max<int64_t>(first_, groups[3 * p] + 1);
+      second_ = std::max<int64_t>(second_, groups[3 * p + 1] + 1);
     }
     count_.assign(static_cast<size_t>(first_), 0.0);
     alpha_.resize(static_cast<size_t>(first_)), beta_.resize(static_cast<size_t>(second_));
     schur_.assign(static_cast<size_t>(second_ * second_), 0.0);
     pairs_.assign(static_cast<size_t>(first_ * second_), 0.0);  // how many parts two groups share
     for (int64_t p = 0; p < parts; ++p) {
-      const int32_t a = groups[2 * p], b = groups[2 * p + 1];
+      const int32_t a = groups[3 * p], b = groups[3 * p + 1];
       if (a < 0) continue;
       ++count_[a];
       if (b >= 0) ++pairs_[a * second_ + b], ++schur_[b * second_ + b];
@@ -48,10 +48,11 @@ class Face {
     std::fill(alpha_.begin(), alpha_.end(), 0.0);
     std::fill(beta_.begin(), beta_.end(), 0.0);
     for (int64_t p = 0; p < parts_; ++p) {
-      const int32_t a = groups_[2 * p], b = groups_[2 * p + 1];
+      const int32_t a = groups_[3 * p], b = groups_[3 * p + 1];
       if (a < 0) continue;
-      alpha_[a] += x[p];
-      if (b >= 0) beta_[b] += x[p];
+      const double value = sign(p) * x[p];
+      alpha_[a] += value;
+      if (b >= 0) beta_[b] += value;
     }
     for (int64_t a = 0; a < first_; ++a)
       if (count_[a] > 0)
@@ -62,14 +63,16 @@ class Face {
       if (count_[a] > 0) alpha_[a] /= count_[a];
     }
     for (int64_t p = 0; p < parts_; ++p) {
-      const int32_t a = groups_[2 * p], b = groups_[2 * p + 1];
-      out[p] = a < 0 ? 0 : x[p] - alpha_[a] - (b < 0 ? 0 : beta_[b]);
+      const int32_t a = groups_[3 * p], b = groups_[3 * p + 1];
+      out[p] = a < 0 ? 0 : x[p] - sign(p) * (alpha_[a] + (b < 0 ? 0 : beta_[b]));
     }
   }
 
  private:
   // Sums of some groups follow from those of others. Their pivots are zero but for rounding, and so may be β.
   static constexpr double kSingular = 1e-10;
+
+  double sign(int64_t p) const { return groups_[3 * p + 2] > 0 ? -1 : 1; }
 
   void factorize() {
     for (int64_t k = 0; k < second_; ++k) {
@@ -99,6 +102,40 @@ class Face {
   const int32_t* groups_ = nullptr;
   int64_t parts_ = 0, first_ = 0, second_ = 0;
   std::vector<double> count_, pairs_, schur_, alpha_, beta_;
+};
+
+// Extra parts from parts, by the `links` of a Decomposition.
+class Links {
+ public:
+  void set(const int32_t* links, int64_t count) { links_ = links, count_ = count; }
+
+  // Adds to `extras` what the parts give.
+  void apply(const double* parts, int64_t num_parts, double* extras) {
+    slots_.resize(static_cast<size_t>(2 * num_parts));
+    for (int64_t p = 0; p < num_parts; ++p) slots_[2 * p] = slots_[2 * p + 1] = parts[p];
+    for (int64_t k = 0; k < count_; ++k) {
+      const int32_t* link = links_ + 3 * k;
+      if (link[0] < 0) continue;
+      extras[link[2]] += slots_[link[0]];
+      if (link[1] >= 0) slots_[link[1]] -= slots_[link[0]];
+    }
+  }
+
+  // The transpose: adds to `parts`.
+  void apply_transposed(const double* extras, int64_t num_parts, double* parts) {
+    slots_.assign(static_cast<size_t>(2 * num_parts), 0.0);
+    for (int64_t k = count_ - 1; k >= 0; --k) {
+      const int32_t* link = links_ + 3 * k;
+      if (link[0] < 0) continue;
+      slots_[link[0]] += extras[link[2]] - (link[1] < 0 ? 0 : slots_[link[1]]);
+    }
+    for (int64_t p = 0; p < num_parts; ++p) parts[p] += slots_[2 * p] + slots_[2 * p + 1];
+  }
+
+ private:
+  const int32_t* links_ = nullptr;
+  int64_t count_ = 0;
+  std::vector<double> slots_;
 };
 
 }  // namespace fenchel

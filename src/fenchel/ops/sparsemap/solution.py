@@ -24,6 +24,22 @@ class Outcome(NamedTuple):
     """How many did not, on the host; none where a closed form left nothing to miss."""
 
 
+class Face(NamedTuple):
+    """The faces of the marginal polytope that hold the solutions of instances solved at once.
+
+    On a face, sums of the marginals over each group of parts are fixed, and links give the
+    marginals of extra parts from those of parts; `ops/_cpp/decomposition.hpp` has the details.
+    """
+
+    at_once: Tensor
+    """(B,), which instances have one"""
+    groups: Tensor
+    """(B, parts, 3) in int32: two groups of each part, −1 for none, and whether it counts
+    negatively"""
+    links: Tensor
+    """(B, L, 3) in int32, −1 behind the last"""
+
+
 class Support(NamedTuple):
     """The structures of B solutions, at most K of them each, and what the Jacobian needs.
 
@@ -42,8 +58,5 @@ class Support(NamedTuple):
     support. F is K, unless instances were solved at once, which need none."""
     sizes: Tensor
     """(B,) in int64"""
-    at_once: Tensor | None = None
-    """(B,), which instances were solved at once; None if none was"""
-    groups: Tensor | None = None
-    """(B, parts, 2) in int32: two groups of each part, −1 for none; sums of marginals over a group
-    are fixed on the face of an instance solved at once"""
+    face: Face | None = None
+    """None if no instance was solved at once"""

@@ -49,10 +49,8 @@ class TreeMap : public Grid {
     const auto n = static_cast<int64_t>(rows_);
     std::vector<double> u(static_cast<size_t>(n * n));
     const bool one_root = DegreeProjection().solve(n, single_root_, scores, u.data());
-    for (int64_t k = 0; k < n * n; ++k) {
-      out.groups.push_back(u[k] > 0 ? static_cast<int32_t>(k % n) : -1);
-      out.groups.push_back(u[k] > 0 && k / n == k % n && one_root ? 0 : -1);
-    }
+    for (int64_t k = 0; k < n * n; ++k)
+      out.set_groups(u[k] > 0 ? k % n : -1, u[k] > 0 && k / n == k % n && one_root ? 0 : -1);
     TreePeeling().solve(n, one_root, u.data(), tol / static_cast<double>(2 * n), out);
     return true;
   }
