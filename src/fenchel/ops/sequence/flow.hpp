@@ -211,18 +211,21 @@ class FlowFace {
   std::vector<FlowEdge> edges_;
 };
 
-// SparseMAP of sequences at once, to a duality gap of about `tol`.
+// SparseMAP of sequences at once, to a duality gap of about `tol`. The flow is taken before the steps are too
+// ill-conditioned to keep it one, and the face when edges with and without flow are far apart.
 template <class F>
 void decompose_flow(const FlowProblem& problem, double tol, F extra_index, Decomposition& out) {
   constexpr int kMaxSteps = 60;
-  constexpr double kEnough = 1e-5, kLeast = 1e-13;
-  FlowInteriorPoint point(problem);
-  for (int step = 0; step < kMaxSteps && point.step(); ++step)
-    if (point.complementarity() <= std::max(kEnough * tol, kLeast)) break;
-  FlowFace().solve(problem, point, extra_index, out);
+  constexpr double kEnoughForFlow = 1e-3, kEnoughForFace = 1e-6, kLeast = 1e-13;
   const auto n = static_cast<double>(problem.length), k = static_cast<double>(problem.tags);
   const double rest = tol / (2 * n), nothing = rest / (8 * k * k);
   std::vector<std::vector<FlowEdge>> layers(static_cast<size_t>(problem.length - 1));
+  FlowInteriorPoint point(problem);
+  int step = 0;
+  const auto run = [&](double enough) {
+    while (point.complementarity() > std::max(enough * tol, kLeast) && step++ < kMaxSteps && point.step()) {}
+  };
+  run(kEnoughForFlow);
   FlowForest forest;
   for (int64_t i = 0; i + 1 < problem.length; ++i) {
     auto& edges = layers[static_cast<size_t>(i)];
@@ -232,6 +235,8 @@ void decompose_flow(const FlowProblem& problem, double tol, F extra_index, Decom
     forest.solve(problem.tags, edges);
   }
   FlowPeeling().solve(problem.tags, layers, rest, out);
+  run(kEnoughForFace);
+  FlowFace().solve(problem, point, extra_index, out);
 }
 
 }  // namespace fenchel
