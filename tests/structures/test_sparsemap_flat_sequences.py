@@ -71,11 +71,10 @@ def check(scores: Tensor, *extra: Tensor, tol: float = 1e-6) -> Posterior:
 
 
 @kinds
-@pytest.mark.parametrize("tol", [1e-6, 1e-8])
+@pytest.mark.parametrize("tol", [1e-6, 1e-9])
 def test_is_optimal(kind: str, tol: float) -> None:
     for _ in range(4):
-        posterior = check(*problem(kind), tol=tol)
-        assert is_at_once(posterior) or tol < 1e-6
+        assert is_at_once(check(*problem(kind), tol=tol))
 
 
 def test_long_sequences_end() -> None:
@@ -120,7 +119,7 @@ def test_gradients(kind: str) -> None:
     inputs = problem(kind)
     assert is_at_once(solve(*inputs))
     directions = [torch.randn_like(x) for x in inputs]
-    step = 1e-6
+    step = 1e-7
     above, below = (
         solve(*(x + sign * step * d for x, d in zip(inputs, directions, strict=True)), tol=1e-9)
         for sign in (1, -1)

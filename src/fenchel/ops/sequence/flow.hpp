@@ -2,11 +2,13 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <vector>
 
 #include "decomposition.hpp"
+#include "face.hpp"
 #include "interior_point.hpp"
 
 namespace fenchel {
@@ -152,6 +154,11 @@ class FlowFace {
     int64_t counts[2] = {};  // components before and behind alternate between two kinds
     std::fill_n(before.begin(), k, counts[1]++);
     std::fill_n(behind.end() - k, k, counts[(n - 1) % 2]++);
+    for (auto& totals : totals_) totals.assign(2, 0.0);
+    totals_[1][0] = 1;
+    totals_[(n - 1) % 2][n % 2 ? 0 : 1] = n % 2 ? 1 : -1;
+    first_link_ = out.links.size() / 3;
+    edges_of_links_.clear();
     for (int64_t i = 0; i + 1 < n; ++i) {
       find_edges(problem, point, i);
       int64_t& count = counts[i % 2];
@@ -168,6 +175,7 @@ class FlowFace {
         const bool first = degree_[from] == 1;
         for (const int64_t value : {slots[!first], slots[first], extra_index(i, leaf->from, leaf->to)})
           out.links.push_back(static_cast<int32_t>(value));
+        edges_of_links_.push_back({i, leaf->from, leaf->to});
         --degree_[from], --degree_[to];
         edges_.erase(leaf);
       }
@@ -178,9 +186,43 @@ class FlowFace {
         const int64_t even = i % 2 ? before[p] : behind[p], odd = i % 2 ? behind[p] : before[p];
         out.set_groups(inside ? even : -1, inside ? odd : -1, i % 2);
       }
+    for (int j : {0, 1}) totals_[j].resize(static_cast<size_t>(counts[j]), 0.0);
+  }
+
+  // The best flow on this face. False if it is none, or not the one of the interior point: then the face is wrong,
+  // or edges of the same score form a cycle.
+  bool find_flow(const FlowProblem& problem, const FlowInteriorPoint& point, const Decomposition& face,
+                 std::vector<std::vector<FlowEdge>>& layers) {
+    const int64_t n = problem.length, k = problem.tags;
+    Links links;
+    links.set(face.links.data() + 3 * first_link_, static_cast<int64_t>(edges_of_links_.size()));
+    std::vector<double> u = problem.scores;
+    links.apply_transposed_of([&](int64_t j) {
+      const LinkEdge& edge = edges_of_links_[j];
+      return problem.edge(edge.layer, edge.from)[edge.to];
+    }, n * k, u.data());
+    Face space;
+    space.set(face.groups.data(), n * k);
+    space.project(u.data(), totals_[0], totals_[1], u.data());
+    bool is_flow = true;
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t a = 0; a < k; ++a) is_flow &= std::abs(u[i * k + a] - point.marginal(i, a)) < kNear;
+    layers.assign(static_cast<size_t>(n - 1), {});
+    links.for_each(u.data(), n * k, [&](int64_t j, double flow) {
+      const LinkEdge& edge = edges_of_links_[j];
+      layers[static_cast<size_t>(edge.layer)].push_back({edge.from, edge.to, flow});
+      is_flow &= flow > -kRounding;
+    });
+    return is_flow;
   }
 
  private:
+  static constexpr double kNear = 1e-4, kRounding = 1e-12;
+  struct LinkEdge {
+    int64_t layer;
+    int32_t from, to;
+  };
+
   int64_t root(int64_t node) {
     while (parent_[node] != node) node = parent_[node] = parent_[parent_[node]];
     return node;
@@ -209,10 +251,14 @@ class FlowFace {
 
   std::vector<int64_t> parent_, name_, degree_;
   std::vector<FlowEdge> edges_;
+  std::vector<double> totals_[2];  // of the groups of both kinds
+  size_t first_link_ = 0;
+  std::vector<LinkEdge> edges_of_links_;
 };
 
 // SparseMAP of sequences at once, to a duality gap of about `tol`. The flow is taken before the steps are too
-// ill-conditioned to keep it one, and the face when edges with and without flow are far apart.
+// ill-conditioned to keep it one, and the face when edges with and without flow are far apart. Usually the best flow
+// on the face is better: it is exact.
 template <class F>
 void decompose_flow(const FlowProblem& problem, double tol, F extra_index, Decomposition& out) {
   constexpr int kMaxSteps = 60;
@@ -234,9 +280,12 @@ void decompose_flow(const FlowProblem& problem, double tol, F extra_index, Decom
         if (point.flow(i, a, b) > nothing) edges.push_back({a, b, point.flow(i, a, b)});
     forest.solve(problem.tags, edges);
   }
-  FlowPeeling().solve(problem.tags, layers, rest, out);
   run(kEnoughForFace);
-  FlowFace().solve(problem, point, extra_index, out);
+  FlowFace face;
+  face.solve(problem, point, extra_index, out);
+  std::vector<std::vector<FlowEdge>> exact;
+  const bool is_exact = face.find_flow(problem, point, out, exact);
+  FlowPeeling().solve(problem.tags, is_exact ? exact : layers, rest, out);
 }
 
 }  // namespace fenchel

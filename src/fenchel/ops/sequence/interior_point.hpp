@@ -16,8 +16,8 @@
 
 namespace fenchel {
 
-// Scores of tags (length, tags) and of edges (length − 1, tags, tags), −inf where there is none. Every other edge
-// is on a path from the first position to the last.
+// Scores of tags (length, tags) and of edges (length − 1, tags, tags), at most zero, −inf where there is no edge.
+// Every other edge is on a path from the first position to the last.
 struct FlowProblem {
   int64_t length, tags;
   std::vector<double> scores, edges;
@@ -71,33 +71,54 @@ class FlowInteriorPoint {
   }
 
   double flow(int64_t i, int64_t a, int64_t b) const { return v_[(i * k_ + a) * width_ + b]; }
+  double marginal(int64_t i, int64_t a) const { return u_[i * width_ + a]; }
   double slack(int64_t i, int64_t a, int64_t b) const { return s_[(i * k_ + a) * width_ + b]; }
 
  private:
+  // f(i, a, where the edges from tag a of position i start)
+  template <class F>
+  void for_each_row(F f) const {
+    for (int64_t i = 0; i < layers_; ++i)
+      for (int64_t a = 0; a < k_; ++a) f(i, a, (i * k_ + a) * width_);
+  }
+  template <class F>
+  void for_each_in(int64_t i, int64_t a, F f) const {
+    const double* scores = problem_.edge(i, a);
+    for (int64_t b = 0; b < k_; ++b)
+      if (scores[b] > -kInf<double>) f(b);
+  }
   template <class F>
   void for_each_edge(F f) const {
-    for (int64_t r = 0; r < layers_ * k_; ++r) {
-      const double* scores = problem_.edges.data() + r * k_;
-      for (int64_t b = 0; b < k_; ++b)
-        if (scores[b] > -kInf<double>) f(r * width_ + b);
-    }
+    for_each_row([&](int64_t i, int64_t a, int64_t row) { for_each_in(i, a, [&](int64_t b) { f(row + b); }); });
   }
   double* alpha(std::vector<double>& x, int64_t i) const { return x.data() + 2 * i * width_; }
   double* beta(std::vector<double>& x, int64_t i) const { return x.data() + (2 * i - 1) * width_; }
 
+  // From the flow that parts equally at each tag, with potentials for which it has these marginals. Scores are at
+  // most zero, so that s is positive.
   void start() {
-    const double share = 1 / static_cast<double>(k_);
-    for (int64_t i = 1; i < n_; ++i) std::fill_n(beta(x_, i), k_, share);
-    lambda_ = -share;
+    std::vector<double> flow(static_cast<size_t>(n_ * k_));
+    const auto degree = [&](int64_t i, int64_t a) {
+      const double* scores = problem_.edge(i, a);
+      return static_cast<double>(k_ - std::count(scores, scores + k_, -kInf<double>));
+    };
+    double starts = 0;
+    for (int64_t a = 0; a < k_; ++a) starts += degree(0, a) > 0;
+    for (int64_t a = 0; a < k_; ++a) flow[a] = degree(0, a) > 0 ? 1 / starts : 0;
+    for_each_row([&](int64_t i, int64_t a, int64_t row) {
+      const double share = flow[i * k_ + a] / std::max(degree(i, a), 1.0);
+      for_each_in(i, a, [&](int64_t b) { v_[row + b] = share, flow[(i + 1) * k_ + b] += share; });
+    });
+    for (int64_t a = 0; a < k_; ++a) alpha(x_, 0)[a] = flow[a] - problem_.scores[a];
+    for (int64_t i = 1; i < n_; ++i)
+      for (int64_t a = 0; a < k_; ++a) beta(x_, i)[a] = flow[i * k_ + a] - problem_.scores[i * k_ + a];
     count_ = 0;
-    for (int64_t r = 0; r < layers_ * k_; ++r)
-      for (int64_t b = 0; b < k_; ++b) {
-        const double score = problem_.edges[r * k_ + b];
-        if (score == -kInf<double>) continue;
-        v_[r * width_ + b] = share * share;
-        s_[r * width_ + b] = share - score;
+    for_each_row([&](int64_t i, int64_t a, int64_t row) {
+      for_each_in(i, a, [&](int64_t b) {
+        s_[row + b] = alpha(x_, i)[a] + beta(x_, i + 1)[b] - problem_.edge(i, a)[b];
         ++count_;
-      }
+      });
+    });
     set_marginals();
   }
 
@@ -116,13 +137,11 @@ class FlowInteriorPoint {
   void factorize() {
     for (int64_t e = 0; e < static_cast<int64_t>(v_.size()); ++e) ratio_[e] = s_[e] > 0 ? v_[e] / s_[e] : 0;
     std::vector<double> diagonal(static_cast<size_t>(blocks_ * width_), 1 + kRidge);
-    for (int64_t i = 0; i < layers_; ++i)
-      for (int64_t a = 0; a < k_; ++a) {
-        const double* row = ratio_.data() + (i * k_ + a) * width_;
-        double *to = diagonal.data() + (2 * i + 1) * width_, sum = 0;
-        for (int64_t b = 0; b < k_; ++b) sum += row[b], to[b] += row[b];
-        diagonal[2 * i * width_ + a] += sum;
-      }
+    for_each_row([&](int64_t i, int64_t a, int64_t row) {
+      double *to = diagonal.data() + (2 * i + 1) * width_, sum = 0;
+      for (int64_t b = 0; b < k_; ++b) sum += ratio_[row + b], to[b] += ratio_[row + b];
+      diagonal[2 * i * width_ + a] += sum;
+    });
     const int64_t size = k_ * width_;
     for (int64_t j = 0; j < blocks_; ++j) {
       double* block = upper_.data() + j * size;
@@ -198,33 +217,28 @@ class FlowInteriorPoint {
         if (i + 1 < n_) alpha(right_, i)[a] = -u_[i * width_ + a];
         if (i) beta(right_, i)[a] = -u_[i * width_ + a];
       }
-    for (int64_t i = 0; i < layers_; ++i)
-      for (int64_t a = 0; a < k_; ++a) {
-        const int64_t row = (i * k_ + a) * width_;
-        double *to = beta(right_, i + 1), sum = 0;
-        for (int64_t b = 0; b < k_; ++b) {
-          if (!(s_[row + b] > 0)) continue;
-          const double flow = (mu + target_[row + b]) / s_[row + b];
-          sum += flow, to[b] += flow;
-        }
-        alpha(right_, i)[a] += sum;
-      }
+    for_each_row([&](int64_t i, int64_t a, int64_t row) {
+      double *to = beta(right_, i + 1), sum = 0;
+      for_each_in(i, a, [&](int64_t b) {
+        const double flow = (mu + target_[row + b]) / s_[row + b];
+        sum += flow, to[b] += flow;
+      });
+      alpha(right_, i)[a] += sum;
+    });
     dx_ = right_;
     solve(dx_.data());
     double total = -1, moved = -static_cast<double>(k_);
     for (int64_t a = 0; a < k_; ++a) total += u_[a] + dx_[a], moved += border_[a];
     dlambda_ = -total / moved;
     for (size_t j = 0; j < dx_.size(); ++j) dx_[j] += dlambda_ * border_[j];
-    for (int64_t i = 0; i < layers_; ++i)
-      for (int64_t a = 0; a < k_; ++a) {
-        const int64_t row = (i * k_ + a) * width_;
-        const double *in = beta(dx_, i + 1), out = alpha(dx_, i)[a];
-        for (int64_t b = 0; b < k_; ++b) {
-          if (!(s_[row + b] > 0)) continue;
-          ds_[row + b] = out + in[b];
-          dv_[row + b] = (mu + target_[row + b]) / s_[row + b] - v_[row + b] - ratio_[row + b] * ds_[row + b];
-        }
-      }
+    for_each_row([&](int64_t i, int64_t a, int64_t row) {
+      const double *in = beta(dx_, i + 1), out = alpha(dx_, i)[a];
+      for_each_in(i, a, [&](int64_t b) {
+        const int64_t e = row + b;
+        ds_[e] = out + in[b];
+        dv_[e] = (mu + target_[e]) / s_[e] - v_[e] - ratio_[e] * ds_[e];
+      });
+    });
   }
 
   // How far v and s stay positive, at most one.

@@ -47,6 +47,17 @@ class Face {
   void project(const double* x, double* out) {
     std::fill(alpha_.begin(), alpha_.end(), 0.0);
     std::fill(beta_.begin(), beta_.end(), 0.0);
+    project_less(x, out);
+  }
+  // The same where the sums over groups are not zero but those given.
+  void project(const double* x, const std::vector<double>& first, const std::vector<double>& second, double* out) {
+    for (int64_t a = 0; a < first_; ++a) alpha_[a] = -first[a];
+    for (int64_t b = 0; b < second_; ++b) beta_[b] = -second[b];
+    project_less(x, out);
+  }
+
+ private:
+  void project_less(const double* x, double* out) {
     for (int64_t p = 0; p < parts_; ++p) {
       const int32_t a = groups_[3 * p], b = groups_[3 * p + 1];
       if (a < 0) continue;
@@ -68,7 +79,6 @@ class Face {
     }
   }
 
- private:
   // Sums of some groups follow from those of others. Their pivots are zero but for rounding, and so may be β.
   static constexpr double kSingular = 1e-10;
 
@@ -109,27 +119,36 @@ class Links {
  public:
   void set(const int32_t* links, int64_t count) { links_ = links, count_ = count; }
 
-  // Adds to `extras` what the parts give.
-  void apply(const double* parts, int64_t num_parts, double* extras) {
+  // f(link, what it moves to its extra part)
+  template <class F>
+  void for_each(const double* parts, int64_t num_parts, F f) {
     slots_.resize(static_cast<size_t>(2 * num_parts));
     for (int64_t p = 0; p < num_parts; ++p) slots_[2 * p] = slots_[2 * p + 1] = parts[p];
     for (int64_t k = 0; k < count_; ++k) {
       const int32_t* link = links_ + 3 * k;
       if (link[0] < 0) continue;
-      extras[link[2]] += slots_[link[0]];
+      f(k, slots_[link[0]]);
       if (link[1] >= 0) slots_[link[1]] -= slots_[link[0]];
     }
   }
+  // Adds to `extras` what the parts give.
+  void apply(const double* parts, int64_t num_parts, double* extras) {
+    for_each(parts, num_parts, [&](int64_t k, double value) { extras[links_[3 * k + 2]] += value; });
+  }
 
-  // The transpose: adds to `parts`.
-  void apply_transposed(const double* extras, int64_t num_parts, double* parts) {
+  // The transposes: add to `parts` what f(link), or `extras`, give.
+  template <class F>
+  void apply_transposed_of(F f, int64_t num_parts, double* parts) {
     slots_.assign(static_cast<size_t>(2 * num_parts), 0.0);
     for (int64_t k = count_ - 1; k >= 0; --k) {
       const int32_t* link = links_ + 3 * k;
       if (link[0] < 0) continue;
-      slots_[link[0]] += extras[link[2]] - (link[1] < 0 ? 0 : slots_[link[1]]);
+      slots_[link[0]] += f(k) - (link[1] < 0 ? 0 : slots_[link[1]]);
     }
     for (int64_t p = 0; p < num_parts; ++p) parts[p] += slots_[2 * p] + slots_[2 * p + 1];
+  }
+  void apply_transposed(const double* extras, int64_t num_parts, double* parts) {
+    apply_transposed_of([&](int64_t k) { return extras[links_[3 * k + 2]]; }, num_parts, parts);
   }
 
  private:
