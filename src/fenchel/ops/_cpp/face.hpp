@@ -84,27 +84,33 @@ class Face {
 
   double sign(int64_t p) const { return groups_[3 * p + 2] > 0 ? -1 : 1; }
 
+  // Cholesky by columns, each up to the last row that any column before it reaches.
   void factorize() {
+    ends_.resize(static_cast<size_t>(second_));
+    int64_t end = 0;
     for (int64_t k = 0; k < second_; ++k) {
       double* column = schur_.data() + k * second_;
+      int64_t reach = second_;
+      while (reach > std::max(end, k + 1) && column[reach - 1] == 0) --reach;
+      end = ends_[k] = reach;
       const double inverse = column[k] > kSingular ? 1 / std::sqrt(column[k]) : 0;
       column[k] = inverse;
-      for (int64_t i = k + 1; i < second_; ++i) column[i] *= inverse;
-      for (int64_t j = k + 1; j < second_; ++j) {
+      for (int64_t i = k + 1; i < end; ++i) column[i] *= inverse;
+      for (int64_t j = k + 1; j < end; ++j) {
         double *other = schur_.data() + j * second_, by = column[j];
 #pragma omp simd
-        for (int64_t i = j; i < second_; ++i) other[i] -= by * column[i];
+        for (int64_t i = j; i < end; ++i) other[i] -= by * column[i];
       }
     }
   }
   void solve() {
     for (int64_t k = 0; k < second_; ++k) {
       const double *column = schur_.data() + k * second_, x = beta_[k] *= column[k];
-      for (int64_t i = k + 1; i < second_; ++i) beta_[i] -= column[i] * x;
+      for (int64_t i = k + 1; i < ends_[k]; ++i) beta_[i] -= column[i] * x;
     }
     for (int64_t k = second_ - 1; k >= 0; --k) {
       const double* column = schur_.data() + k * second_;
-      for (int64_t i = k + 1; i < second_; ++i) beta_[k] -= column[i] * beta_[i];
+      for (int64_t i = k + 1; i < ends_[k]; ++i) beta_[k] -= column[i] * beta_[i];
       beta_[k] *= column[k];
     }
   }
@@ -112,6 +118,7 @@ class Face {
   const int32_t* groups_ = nullptr;
   int64_t parts_ = 0, first_ = 0, second_ = 0;
   std::vector<double> count_, pairs_, schur_, alpha_, beta_;
+  std::vector<int64_t> ends_;
 };
 
 // Extra parts from parts, by the `links` of a Decomposition.

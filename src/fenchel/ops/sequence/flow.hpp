@@ -153,10 +153,6 @@ class FlowFace {
     std::vector<int64_t> before(static_cast<size_t>(n * k), -1), behind(before);
     int64_t counts[2] = {};  // components before and behind alternate between two kinds
     std::fill_n(before.begin(), k, counts[1]++);
-    std::fill_n(behind.end() - k, k, counts[(n - 1) % 2]++);
-    for (auto& totals : totals_) totals.assign(2, 0.0);
-    totals_[1][0] = 1;
-    totals_[(n - 1) % 2][n % 2 ? 0 : 1] = n % 2 ? 1 : -1;
     first_link_ = out.links.size() / 3;
     edges_of_links_.clear();
     for (int64_t i = 0; i + 1 < n; ++i) {
@@ -180,13 +176,17 @@ class FlowFace {
         edges_.erase(leaf);
       }
     }
+    int64_t& count = counts[(n - 1) % 2];
+    std::fill_n(behind.end() - k, k, count++);
+    for (int j : {0, 1}) totals_[j].assign(static_cast<size_t>(counts[j]), 0.0);
+    totals_[1][0] = 1;
+    totals_[(n - 1) % 2].back() = n % 2 ? 1 : -1;
     for (int64_t i = 0; i < n; ++i)
       for (int64_t p = i * k; p < (i + 1) * k; ++p) {
         const bool inside = before[p] >= 0 && behind[p] >= 0;
         const int64_t even = i % 2 ? before[p] : behind[p], odd = i % 2 ? behind[p] : before[p];
         out.set_groups(inside ? even : -1, inside ? odd : -1, i % 2);
       }
-    for (int j : {0, 1}) totals_[j].resize(static_cast<size_t>(counts[j]), 0.0);
   }
 
   // The best flow on this face. False if it is none, or not the one of the interior point: then the face is wrong,

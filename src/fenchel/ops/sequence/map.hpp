@@ -48,7 +48,7 @@ class SequenceMap : public Grid {
     return backtrack(scores, code);
   }
 
-  int64_t patience() const { return 16 * columns_; }
+  int64_t patience() const { return rows_ + 16 * columns_; }
   // SparseMAP at once. It takes the time of some hundred rounds of the active set for each tag.
   bool decompose(const double* scores, const double* extra_scores, double tol, Decomposition& out) const {
     if (rows_ < 2 || columns_ > kMaxFlowTags) return false;

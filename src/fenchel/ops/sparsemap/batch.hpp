@@ -97,9 +97,10 @@ class BatchSolver {
     if (!is_solvable(scores_.data(), oracle.parts()) ||
         (extra_scores && !is_solvable(extra_scores, oracle.extras())))
       return leave_unsolved(row, std::numeric_limits<double>::quiet_NaN());
-    const int64_t width = batch_.start_width <= instance_.patience() ? batch_.start_width : 0;
-    if (!start(instance_, batch_.start_codes + row * batch_.start_width * positions_,
-               batch_.start_weights + row * batch_.start_width, width, positions_))
+    const double* weights = batch_.start_weights + row * batch_.start_width;
+    const int64_t known = std::count_if(weights, weights + batch_.start_width, [](double w) { return w > 0; });
+    const int64_t width = known <= instance_.patience() ? batch_.start_width : 0;
+    if (!start(instance_, batch_.start_codes + row * batch_.start_width * positions_, weights, width, positions_))
       return leave_unsolved(row, 0);
     const Limits limits{batch_.tol, batch_.max_iter};
     const auto method = static_cast<Method>(batch_.method);
