@@ -51,7 +51,8 @@ def sparsemap(
         extra_scores: φ, one tensor or a tuple, as the structure takes them; not regularized.
         lengths, mask: the sizes of the instances of a ragged batch, as for `map_inference`.
         method: "active_set", or "frank_wolfe", "away" or "pairwise" for conditional gradient. By
-            default a closed form where the structure has one, else the active set.
+            default a closed form where the structure has one, else the active set. The active set
+            stops for a faster solver where flat scores need many structures.
         tol: the duality gap to reach, on the scale of ½‖u‖². If scores are so large that rounding
             hides this gap, an oracle of your own, or a solver without the C++ library, ends at the
             smallest gap that rounding allows.
@@ -59,7 +60,7 @@ def sparsemap(
             enough.
         regularize_extra: whether the objective has −½‖v‖² too.
         start: an earlier result for the same structure and lengths. The solver starts from its
-            structures, except those that the scores now forbid.
+            structures, except those that the scores now forbid, unless they are very many.
     Returns:
         A Posterior: marginals, the codes of structures with their weights, and how exact they are.
         A `FactorGraph` has a GraphPosterior; there `tol` is for residuals, and `max_iter` is the
@@ -69,8 +70,9 @@ def sparsemap(
         TypeError, ValueError: for input of the wrong kind, shape or value.
 
     The solver calls the oracle about as often as the support has structures, k. Each call adds
-    O(k(k + n)) time and memory; backward costs about one more call. It runs on the CPU in float64,
-    whatever the scores' device and type.
+    O(k(k + n)) time and memory; backward costs about one more call. Where flat scores need many
+    calls, square matchings, dependency trees and sequences are solved at once. It runs on the CPU
+    in float64, whatever the scores' device and type.
 
     >>> import torch
     >>> from fenchel import Matching, sparsemap
