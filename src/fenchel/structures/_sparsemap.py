@@ -17,7 +17,7 @@ from ..ops import _native
 from ..ops import sparsemap as ops
 from ..ops._structure import sizes
 from ..ops.sparsemap import reference
-from ..ops.sparsemap.solution import Limits, Outcome, Support
+from ..ops.sparsemap.solution import Limits, Outcome, Support, extra_marginals
 from ._base import AbstractStructure
 from ._checks import check_graph_options, check_not_mapped, check_start, check_structure
 from ._closed_form import project
@@ -25,7 +25,7 @@ from ._coded import CodedStructure
 from ._factor_graph import FactorGraph, GraphProblem
 from ._posterior import Distribution, Posterior, Solution, find_outside
 from ._problem import ExtraScores, Problem
-from ._sparsemap_autograd import Argmax, CompiledArgmax, EagerArgmax, Found, Solve
+from ._sparsemap_autograd import Argmax, CompiledArgmax, EagerArgmax, ExtraMarginals, Found, Solve
 
 if TYPE_CHECKING:
     from ..ops.sparsemap import rounds
@@ -55,7 +55,8 @@ def sparsemap(
         extra_scores: φ, one tensor or a tuple, as the structure takes them; not regularized.
         lengths, mask: the sizes of the instances of a ragged batch, as for `map_inference`.
         method: "active_set", or "frank_wolfe", "away" or "pairwise" for conditional gradient. By
-            default a closed form where the structure has one, else the active set.
+            default a closed form where the structure has one, else the active set. The active set
+            stops for a faster solver where flat scores need many structures.
         tol: the duality gap to reach, on the scale of ½‖u‖². If scores are so large that rounding
             hides this gap, an oracle of your own, or a solver without the C++ library, ends at the
             smallest gap that rounding allows.
@@ -63,7 +64,7 @@ def sparsemap(
             enough.
         regularize_extra: whether the objective has −½‖v‖² too.
         start: an earlier result for the same structure and lengths. The solver starts from its
-            structures, except those that the scores now forbid.
+            structures, except those that the scores now forbid, unless they are very many.
     Returns:
         A Posterior: marginals, the codes of structures with their weights, and how exact they are.
         A `FactorGraph` has a GraphPosterior; there `tol` is for residuals, and `max_iter` is the
@@ -73,9 +74,10 @@ def sparsemap(
         TypeError, ValueError: for input of the wrong kind, shape or value.
 
     The solver calls the oracle about as often as the support has structures, k. Each call adds
-    O(k(k + n)) time and memory; backward costs about one more call. It runs on the CPU in float64,
-    whatever the scores' device and type. A closed form (`Bits`, `Budget`, `Choice`) runs where the
-    scores are, and finds structures and weights only when they are read, in O(n²).
+    O(k(k + n)) time and memory; backward costs about one more call. Where flat scores need many
+    calls, square matchings, dependency trees and sequences are solved at once. It runs on the CPU
+    in float64, whatever the scores' device and type. A closed form (`Bits`, `Budget`, `Choice`)
+    runs where the scores are, and finds structures and weights only when they are read, in O(n²).
 
     torch.compile takes marginals, but neither structures nor weights, at which it breaks the graph;
     nor a `Custom`, a `FactorGraph` or `start`. In a graph there is no warning.
@@ -164,8 +166,12 @@ def solve(
     support, outcome = found.support, found.outcome
     _warn_if_missed(outcome, limits)
     extra_parts = None if extra_scores is None else support.extras
-    found_all = partial(_distribution, problem, weights, support, extra_parts)
-    return Posterior(problem, Solution(u.reshape(problem.scores.shape), outcome, found_all))
+    find = partial(_distribution, problem, weights, support, extra_parts)
+    extras = None
+    if support.face is not None and extra_scores is not None:
+        extras = extra_marginals(support.extras, weights.detach(), extra_scores.shape[1])
+        extras = ExtraMarginals.apply(scores, extra_scores, extras, found)
+    return Posterior(problem, Solution(u.reshape(problem.scores.shape), outcome, find, extras))  # type: ignore[arg-type]
 
 
 def _compiled(

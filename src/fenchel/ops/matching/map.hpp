@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "birkhoff.hpp"
 #include "structure.hpp"
 
 namespace fenchel {
@@ -52,6 +53,19 @@ class MatchingMap : public Grid {
       value += scores_[static_cast<int64_t>(r) * width_ + c];
     }
     return rounded(value);
+  }
+
+  int64_t patience() const { return 64 + 2 * rows_; }
+  // SparseMAP at once, of as many rows as columns.
+  bool decompose(const double* scores, const double*, double tol, Decomposition& out) const {
+    if (rows_ != columns_) return false;
+    const auto n = static_cast<int64_t>(rows_);
+    std::vector<double> u(static_cast<size_t>(n * n));
+    BirkhoffProjection().solve(n, scores, u.data());
+    for (int64_t k = 0; k < n * n; ++k)
+      out.set_groups(u[k] > 0 ? k / n : -1, u[k] > 0 ? k % n : -1);
+    BirkhoffPeeling().solve(n, u.data(), tol / static_cast<double>(2 * n), out);
+    return true;
   }
 
  private:
