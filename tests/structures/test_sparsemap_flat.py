@@ -64,6 +64,13 @@ def test_is_optimal(structure: AbstractStructure, tol: float) -> None:
 
 
 @flat
+@pytest.mark.parametrize("scale", [1e-9, 1e-6, 1e-4, 1e-3])
+def test_marginals_that_are_nearly_equal(structure: AbstractStructure, scale: float) -> None:
+    posterior = check(structure, scores_for(structure, scale=scale))
+    assert posterior.iterations < 300
+
+
+@flat
 def test_ties(structure: AbstractStructure) -> None:
     check(structure, torch.zeros(2, *structure.shape).double())
     check(structure, 0.01 * scores_for(structure, 3, scale=1.0).round())

@@ -2,7 +2,9 @@
 // structure after the other.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace fenchel {
@@ -36,6 +38,44 @@ struct Decomposition {
     for (double weight : weights) total += weight;
     for (double& weight : weights) weight /= total;
   }
+};
+
+// Marginals (n, n) of structures that have one entry of each column, from which structures are taken off.
+class Remainder {
+ public:
+  void start(int64_t n, const double* u) {
+    n_ = n, share_ = 1;
+    whole_.assign(u, u + n * n);
+    left_ = whole_;
+    best_.resize(static_cast<size_t>(n));
+  }
+
+  double* data() { return left_.data(); }
+  double share() const { return share_; }
+  void take(double weight) { share_ -= weight; }
+
+  // Whether the structures taken so far have a duality gap of at most `tol`. It is bounded by the best entry of
+  // each column. The bound is computed once for every n structures.
+  bool is_negligible(int64_t structures, double tol) {
+    if (2 * static_cast<double>(n_) * share_ <= tol) return true;
+    if (structures % n_ || share_ > 0.5) return false;
+    std::fill(best_.begin(), best_.end(), -std::numeric_limits<double>::infinity());
+    double mean = 0;
+    for (int64_t i = 0; i < n_; ++i)
+      for (int64_t j = 0; j < n_; ++j) {
+        const double left = left_[i * n_ + j], whole = whole_[i * n_ + j], slope = left - share_ * whole;
+        best_[j] = std::max(best_[j], slope);
+        mean += slope * (whole - left);
+      }
+    double gap = -mean / (1 - share_);
+    for (const double best : best_) gap += best;
+    return 2 * gap <= (1 - share_) * tol;
+  }
+
+ private:
+  int64_t n_ = 0;
+  double share_ = 1;  // of each column
+  std::vector<double> whole_, left_, best_;
 };
 
 }  // namespace fenchel

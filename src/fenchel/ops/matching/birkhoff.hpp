@@ -177,26 +177,27 @@ class BirkhoffProjection {
 // perfect matching, the threshold falls.
 class BirkhoffPeeling {
  public:
-  // Until at most `rest` of the sum of a row is left. Changes u.
-  void solve(int64_t n, double* u, double rest, Decomposition& out) {
-    n_ = n, u_ = u;
+  // Until the matchings have a duality gap of at most `tol`.
+  void solve(int64_t n, const double* u, double tol, Decomposition& out) {
+    n_ = n;
+    remainder_.start(n, u);
+    u_ = remainder_.data();
     words_ = (n + 63) / 64;
     column_of_.assign(static_cast<size_t>(n), -1);
     row_of_.assign(static_cast<size_t>(n), -1);
     from_.resize(static_cast<size_t>(n)), queue_.resize(static_cast<size_t>(n));
     for (auto* bits : {&unseen_, &free_}) bits->resize(static_cast<size_t>(words_));
-    double left = 1, bound = *std::max_element(u, u + n * n);
-    set_threshold(bound * kFall);
-    while (left > rest && threshold_ > kNothing) {
+    set_threshold(*std::max_element(u, u + n * n) * kFall);
+    while (!remainder_.is_negligible(out.size(), tol) && threshold_ > kNothing) {
       if (!match()) {
         set_threshold(threshold_ * kFall);
         continue;
       }
       double weight = std::numeric_limits<double>::infinity();
-      for (int64_t i = 0; i < n; ++i) weight = std::min(weight, u[i * n + column_of_[i]]);
+      for (int64_t i = 0; i < n; ++i) weight = std::min(weight, u_[i * n + column_of_[i]]);
       out.weights.push_back(weight);
       out.codes.insert(out.codes.end(), column_of_.begin(), column_of_.end());
-      left -= weight;
+      remainder_.take(weight);
       for (int64_t i = 0; i < n; ++i) take(i, column_of_[i], weight);
     }
   }
@@ -266,7 +267,8 @@ class BirkhoffPeeling {
   }
 
   int64_t n_ = 0, words_ = 0;
-  double* u_ = nullptr;
+  Remainder remainder_;
+  double* u_ = nullptr;  // what is left
   double threshold_ = 0;
   Bits allowed_, unseen_, free_;
   std::vector<int32_t> column_of_, row_of_, from_, queue_;

@@ -64,7 +64,7 @@ class MatchingMap : public Grid {
     BirkhoffProjection().solve(n, scores, u.data());
     for (int64_t k = 0; k < n * n; ++k)
       out.set_groups(u[k] > 0 ? k / n : -1, u[k] > 0 ? k % n : -1);
-    BirkhoffPeeling().solve(n, u.data(), tol / static_cast<double>(2 * n), out);
+    BirkhoffPeeling().solve(n, u.data(), tol, out);
     return true;
   }
 

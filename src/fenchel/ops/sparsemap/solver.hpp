@@ -156,7 +156,10 @@ class Instance {
   bool decompose(double tol, double* level) {
     if constexpr (CanDecompose<Oracle>::value) {
       decomposition.clear();
-      if (!oracle_.decompose(scores_, extra_scores_, tol, decomposition) || decomposition.empty()) return false;
+      if (!oracle_.decompose(scores_, extra_scores_, tol, decomposition) || decomposition.empty()) {
+        decomposition.clear();
+        return false;
+      }
       decomposition.normalize();
       std::fill(marginals_.begin(), marginals_.end(), 0.0);
       double score = 0;
@@ -173,6 +176,15 @@ class Instance {
       return true;
     }
     return false;
+  }
+
+  // Makes the structures of the decomposition the support.
+  void adopt_decomposition() {
+    support.clear();
+    for (int64_t k = 0; k < decomposition.size(); ++k) {
+      fill_next(decomposition.codes.data() + k * positions_);
+      if (support.compare_next() < 0) support.add_next(score_next(), decomposition.weights[k]);
+    }
   }
 
   // ⟨scores − marginals, marginals⟩, on the scale of `score_next`.
@@ -250,19 +262,22 @@ class Instance {
   std::vector<int32_t> code_;
 };
 
-// Solves at once; false if that is impossible or not exact enough.
+// Solves at once; false if that is impossible or not exact enough. If it is nearly exact, its structures become the
+// support.
 template <class Make>
 bool solve_at_once(Instance<Make>& instance, Limits limits, Outcome& outcome) {
+  constexpr double kNear = 1e-3;
+  constexpr int64_t kMaxAdopted = 2000;
   double level;
-  if (instance.decompose(limits.gap, &level)) {
-    instance.find_next();
-    ++outcome.iterations;
-    const Support& support = instance.support;
-    const double value = instance.score_next() - instance.overlap(support.size());
-    outcome.gap = std::max(value - level, 0.0);
-    outcome.converged = outcome.gap <= std::max(limits.gap, instance.rounding(instance.decomposition.size()));
-    if (outcome.converged) return true;
-  }
+  if (!instance.decompose(limits.gap, &level)) return false;
+  instance.find_next();
+  ++outcome.iterations;
+  const double value = instance.score_next() - instance.overlap(instance.support.size());
+  const int64_t size = instance.decomposition.size();
+  outcome.gap = std::max(value - level, 0.0);
+  outcome.converged = outcome.gap <= std::max(limits.gap, instance.rounding(size));
+  if (outcome.converged) return true;
+  if (outcome.gap <= kNear && size <= kMaxAdopted) instance.adopt_decomposition();
   instance.decomposition.clear();
   return false;
 }

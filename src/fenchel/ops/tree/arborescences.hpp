@@ -78,37 +78,50 @@ class DegreeProjection {
 };
 
 // Takes trees off marginals. Each is one whose smallest arc is large: it grows from its roots by the largest arc to
-// a new word. It takes that smallest arc off all of its arcs, so that one of them is zero.
+// a new word. It takes a share of that smallest arc off all of its arcs. With all of it an arc is zero, and there are
+// fewest trees. But where all marginals are nearly equal, what is then left may hold no tree; a smaller share keeps
+// them so.
 //
 // What is left for the root per tree stays what it was, between two whole numbers, so that trees have one of these
-// numbers of roots. Only a tree that leaves one root for each of the others may leave all of its arcs.
+// numbers of roots, until what is left has one root for each tree.
 class TreePeeling {
  public:
-  // Until at most `rest` of each word is left, or no tree. Changes u.
-  void solve(int64_t n, bool one_root, double* u, double rest, Decomposition& out) {
-    n_ = n, u_ = u;
-    best_.resize(static_cast<size_t>(n));
-    from_.resize(static_cast<size_t>(n)), head_.resize(static_cast<size_t>(n));
-    double all = 0;
-    for (int64_t d = 0; d < n; ++d) all += u[d * n + d];
-    const double few = std::max(std::floor(all + kRounding), 1.0);
-    for (double left = 1, roots = all; left > rest;) {
-      const double slack = roots - left;
-      const bool more = few < static_cast<double>(n) && slack > kRounding && roots > all * left;
-      const double count = one_root ? 1 : more ? few + 1 : few;
-      double weight = grow(static_cast<int64_t>(count));
-      if (count > 1) weight = std::min(weight, slack / (count - 1));
-      if (!(weight > kNothing)) return;
-      out.weights.push_back(weight);
-      out.codes.insert(out.codes.end(), head_.begin(), head_.end());
-      left -= weight, roots -= count * weight;
-      for (int64_t d = 0; d < n; ++d) u[head_[d] * n + d] -= weight;
+  // Until the trees have a duality gap of at most `tol`, or there are as many as arcs, or no more with any share.
+  void solve(int64_t n, bool one_root, const double* u, double tol, Decomposition& out) {
+    for (const double share : {1.0, 0.9, 0.75, 0.5}) {
+      out.codes.clear(), out.weights.clear();
+      if (peel(n, one_root, u, share, tol, out)) return;
     }
   }
 
  private:
   static constexpr double kNothing = 1e-17, kRounding = 1e-14;
   static constexpr double kUnreached = -1, kAttached = -2;
+
+  bool peel(int64_t n, bool one_root, const double* u, double share, double tol, Decomposition& out) {
+    n_ = n;
+    remainder_.start(n, u);
+    u_ = remainder_.data();
+    best_.resize(static_cast<size_t>(n));
+    from_.resize(static_cast<size_t>(n)), head_.resize(static_cast<size_t>(n));
+    double all = 0;
+    for (int64_t d = 0; d < n; ++d) all += u[d * n + d];
+    const double few = std::max(std::floor(all + kRounding), 1.0);
+    for (double roots = all; !remainder_.is_negligible(out.size(), tol);) {
+      const double slack = roots - remainder_.share();
+      const bool more =
+          few < static_cast<double>(n) && slack > kRounding && roots > all * remainder_.share();
+      const double count = one_root ? 1 : more ? few + 1 : few;
+      double weight = share * grow(static_cast<int64_t>(count));
+      if (count > 1) weight = std::min(weight, slack / (count - 1));
+      if (!(weight > kNothing) || out.size() == n * n) return false;
+      out.weights.push_back(weight);
+      out.codes.insert(out.codes.end(), head_.begin(), head_.end());
+      remainder_.take(weight), roots -= count * weight;
+      for (int64_t d = 0; d < n; ++d) u_[head_[d] * n + d] -= weight;
+    }
+    return true;
+  }
 
   // Returns the smallest arc.
   double grow(int64_t roots) {
@@ -144,7 +157,8 @@ class TreePeeling {
   }
 
   int64_t n_ = 0, last_ = 0;
-  double* u_ = nullptr;
+  Remainder remainder_;
+  double* u_ = nullptr;  // what is left
   std::vector<double> best_;
   std::vector<int32_t> from_, head_;
 };

@@ -51,7 +51,7 @@ class TreeMap : public Grid {
     const bool one_root = DegreeProjection().solve(n, single_root_, scores, u.data());
     for (int64_t k = 0; k < n * n; ++k)
       out.set_groups(u[k] > 0 ? k % n : -1, u[k] > 0 && k / n == k % n && one_root ? 0 : -1);
-    TreePeeling().solve(n, one_root, u.data(), tol / static_cast<double>(2 * n), out);
+    TreePeeling().solve(n, one_root, u.data(), tol, out);
     return true;
   }
 
