@@ -71,8 +71,8 @@ def sparsemap(
 
     The solver calls the oracle about as often as the support has structures, k. Each call adds
     O(k(k + n)) time and memory; backward costs about one more call. Where flat scores need many
-    calls, square matchings, dependency trees and sequences are solved at once. It runs on the CPU
-    in float64, whatever the scores' device and type.
+    calls, matchings, dependency trees and sequences are solved at once. It runs on the CPU in
+    float64, whatever the scores' device and type.
 
     >>> import torch
     >>> from fenchel import Matching, sparsemap
