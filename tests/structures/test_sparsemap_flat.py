@@ -14,7 +14,13 @@ from fenchel.ops import _native
 from fenchel.structures import AbstractStructure
 
 pytestmark = pytest.mark.skipif(_native.LIBRARY is None, reason="there is no native library")
-SMALL = [Matching(16, 16), DependencyTree(20), DependencyTree(20, single_root=False)]
+SMALL = [
+    Matching(16, 16),
+    Matching(20, 21),
+    Matching(24, 20),
+    DependencyTree(20),
+    DependencyTree(20, single_root=False),
+]
 FLAT = [*SMALL, Matching(40, 40), DependencyTree(40), DependencyTree(41, single_root=False)]
 flat = pytest.mark.parametrize("structure", FLAT, ids=identify)
 small = pytest.mark.parametrize("structure", SMALL, ids=identify)
@@ -101,7 +107,7 @@ def test_a_batch_of_all_kinds() -> None:
     scores[0] *= 0.01
     scores[2] *= 0.01
     scores = scores.requires_grad_()
-    lengths = torch.tensor([[20, 20], [20, 20], [15, 15], [15, 18]])
+    lengths = torch.tensor([[20, 20], [20, 20], [18, 15], [15, 18]])
     posterior = check(structure, scores, lengths=lengths)
     assert at_once(posterior).tolist() == [True, False, True, False]
     weights = torch.rand_like(posterior.weights)

@@ -75,7 +75,7 @@ def sparsemap(
 
     The solver calls the oracle about as often as the support has structures, k. Each call adds
     O(k(k + n)) time and memory; backward costs about one more call. Where flat scores need many
-    calls, square matchings, dependency trees and sequences are solved at once. It runs on the CPU
+    calls, matchings, dependency trees and sequences are solved at once. It runs on the CPU
     in float64, whatever the scores' device and type. A closed form (`Bits`, `Budget`, `Choice`)
     runs where the scores are, and finds structures and weights only when they are read, in O(n²).
 

@@ -33,6 +33,27 @@ struct Decomposition {
       groups.push_back(static_cast<int32_t>(value));
   }
 
+  // From codes of `length` options to their first `kept` ones: equal codes become one.
+  void merge_equal(int64_t length, int64_t kept) {
+    std::vector<int64_t> order(weights.size());
+    for (size_t k = 0; k < order.size(); ++k) order[k] = static_cast<int64_t>(k);
+    const auto begin = [&](int64_t k) { return codes.begin() + k * length; };
+    std::stable_sort(order.begin(), order.end(), [&](int64_t x, int64_t y) {
+      return std::lexicographical_compare(begin(x), begin(x) + kept, begin(y), begin(y) + kept);
+    });
+    Decomposition merged;
+    for (size_t k = 0; k < order.size(); ++k) {
+      const bool again = k && std::equal(begin(order[k]), begin(order[k]) + kept, begin(order[k - 1]));
+      if (again) {
+        merged.weights.back() += weights[order[k]];
+      } else {
+        merged.weights.push_back(weights[order[k]]);
+        merged.codes.insert(merged.codes.end(), begin(order[k]), begin(order[k]) + kept);
+      }
+    }
+    weights.swap(merged.weights), codes.swap(merged.codes);
+  }
+
   void normalize() {
     double total = 0;
     for (double weight : weights) total += weight;
@@ -40,11 +61,12 @@ struct Decomposition {
   }
 };
 
-// Marginals (n, n) of structures that have one entry of each column, from which structures are taken off.
+// Marginals (n, n) of structures that have one entry of each column, from which structures are taken off. Only those
+// of the first rows count.
 class Remainder {
  public:
-  void start(int64_t n, const double* u) {
-    n_ = n, share_ = 1;
+  void start(int64_t n, int64_t rows, const double* u) {
+    n_ = n, rows_ = rows, share_ = 1;
     whole_.assign(u, u + n * n);
     left_ = whole_;
     best_.resize(static_cast<size_t>(n));
@@ -59,9 +81,9 @@ class Remainder {
   bool is_negligible(int64_t structures, double tol) {
     if (2 * static_cast<double>(n_) * share_ <= tol) return true;
     if (structures % n_ || share_ > 0.5) return false;
-    std::fill(best_.begin(), best_.end(), -std::numeric_limits<double>::infinity());
+    std::fill(best_.begin(), best_.end(), rows_ < n_ ? 0 : -std::numeric_limits<double>::infinity());
     double mean = 0;
-    for (int64_t i = 0; i < n_; ++i)
+    for (int64_t i = 0; i < rows_; ++i)
       for (int64_t j = 0; j < n_; ++j) {
         const double left = left_[i * n_ + j], whole = whole_[i * n_ + j], slope = left - share_ * whole;
         best_[j] = std::max(best_[j], slope);
@@ -73,7 +95,7 @@ class Remainder {
   }
 
  private:
-  int64_t n_ = 0;
+  int64_t n_ = 0, rows_ = 0;
   double share_ = 1;  // of each column
   std::vector<double> whole_, left_, best_;
 };

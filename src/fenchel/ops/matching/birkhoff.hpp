@@ -11,24 +11,25 @@
 
 namespace fenchel {
 
-// u = max(scores − a_i − b_j, 0), with potentials of rows and columns for which all of them sum to one: the
-// minimum of f = ½‖u‖² + Σ a + Σ b, by Newton's method. Its Hessian counts the nonzeros of u.
+// u = max(scores − a_i − b_j, 0), with potentials for which rows sum to one, and columns do, too, or to at most one
+// where there are more columns than rows. Then potentials of columns are not negative, and zero if the sum is less.
+// They are the minimum of f = ½‖u‖² + Σ a + Σ b, by Newton's method. Its Hessian counts the nonzeros of u.
 class BirkhoffProjection {
  public:
   // After at most kMaxSteps steps u may still be off; whoever needs to know computes the duality gap.
-  void solve(int64_t n, const double* scores, double* u) {
-    n_ = n, scores_ = scores, u_ = u;
-    for (auto* v : {&a_, &b_}) v->assign(static_cast<size_t>(n), 0.0);
-    for (auto* v : {&row_gap_, &column_gap_, &da_, &db_, &sorted_}) v->resize(static_cast<size_t>(n));
-    schur_.resize(static_cast<size_t>(n * n));
-    active_.reserve(static_cast<size_t>(n));
+  void solve(int64_t rows, int64_t columns, const double* scores, double* u) {
+    n_ = rows, m_ = columns, scores_ = scores, u_ = u;
+    for (auto* v : {&a_, &row_gap_, &da_}) v->assign(static_cast<size_t>(n_), 0.0);
+    for (auto* v : {&b_, &column_gap_, &db_}) v->assign(static_cast<size_t>(m_), 0.0);
+    schur_.resize(static_cast<size_t>(m_ * m_));
+    active_.reserve(static_cast<size_t>(m_));
     fit_rows();
     fit_columns();
-    double value = evaluate(a_, b_), last = std::numeric_limits<double>::infinity();
+    double value = evaluate(), last = std::numeric_limits<double>::infinity();
     bool falls = true;
     for (int step = 0; step < kMaxSteps; ++step) {
       const double error = find_sums();
-      if (error <= kExact * static_cast<double>(n) || !(falls || error < last / 2)) return;
+      if (error <= kExact * static_cast<double>(m_) || !(falls || error < last / 2)) return;
       find_direction(std::max(kMinRidge, kRidge * error));
       const double next = search_line(value);
       falls = next < value;
@@ -36,28 +37,35 @@ class BirkhoffProjection {
     }
   }
 
+  // Whether the sum of a column is fixed.
+  bool is_tight(int64_t j) const { return n_ == m_ || b_[j] > 0; }
+
  private:
   static constexpr int kMaxSteps = 200, kMaxHalvings = 40;
   static constexpr double kExact = 1e-16, kRidge = 1e-3, kMinRidge = 1e-11;
 
+  double bounded(double b) const { return n_ < m_ ? std::max(b, 0.0) : b; }
+
   // Potentials that give each row, or column, the sum one where the others stay.
   void fit_rows() {
+    sorted_.resize(static_cast<size_t>(m_));
     for (int64_t i = 0; i < n_; ++i) {
-      for (int64_t j = 0; j < n_; ++j) sorted_[j] = scores_[i * n_ + j] - b_[j];
+      for (int64_t j = 0; j < m_; ++j) sorted_[j] = scores_[i * m_ + j] - b_[j];
       a_[i] = threshold();
     }
   }
   void fit_columns() {
-    for (int64_t j = 0; j < n_; ++j) {
-      for (int64_t i = 0; i < n_; ++i) sorted_[i] = scores_[i * n_ + j] - a_[i];
-      b_[j] = threshold();
+    sorted_.resize(static_cast<size_t>(n_));
+    for (int64_t j = 0; j < m_; ++j) {
+      for (int64_t i = 0; i < n_; ++i) sorted_[i] = scores_[i * m_ + j] - a_[i];
+      b_[j] = bounded(threshold());
     }
   }
-  // The τ for which Σ max(sorted − τ, 0) = 1.
+  // The τ for which Σ max(sorted − τ, 0) = 1; −inf if nothing is finite.
   double threshold() {
     std::sort(sorted_.begin(), sorted_.end(), std::greater<double>());
     double sum = -1, tau = 0;
-    for (int64_t k = 0; k < n_; ++k) {
+    for (size_t k = 0; k < sorted_.size(); ++k) {
       sum += sorted_[k];
       const double next = sum / static_cast<double>(k + 1);
       if (k && !(sorted_[k] > next)) break;
@@ -67,46 +75,50 @@ class BirkhoffProjection {
   }
 
   // Sets u and returns f.
-  double evaluate(const std::vector<double>& a, const std::vector<double>& b) {
+  double evaluate() {
     double squares = 0, sums = 0;
     for (int64_t i = 0; i < n_; ++i) {
-      const double *row = scores_ + i * n_, ai = a[i];
-      double* u = u_ + i * n_;
+      const double *row = scores_ + i * m_, *b = b_.data(), ai = a_[i];
+      double* u = u_ + i * m_;
 #pragma omp simd reduction(+ : squares)
-      for (int64_t j = 0; j < n_; ++j) {
+      for (int64_t j = 0; j < m_; ++j) {
         const double value = row[j] - ai - b[j];
         u[j] = value > 0 ? value : 0;
         squares += u[j] * u[j];
       }
-      sums += ai + b[i];
+      sums += ai;
     }
+    for (const double b : b_) sums += b;
     return squares / 2 + sums;
   }
 
-  // By how much the sums of rows and columns exceed one; returns the largest.
+  // By how much the sums of rows and columns exceed one; returns the largest error.
   double find_sums() {
     std::fill(column_gap_.begin(), column_gap_.end(), -1.0);
     double error = 0;
     for (int64_t i = 0; i < n_; ++i) {
       double sum = -1;
-      for (int64_t j = 0; j < n_; ++j) sum += u_[i * n_ + j], column_gap_[j] += u_[i * n_ + j];
+      for (int64_t j = 0; j < m_; ++j) sum += u_[i * m_ + j], column_gap_[j] += u_[i * m_ + j];
       row_gap_[i] = sum;
       error = std::max(error, std::abs(sum));
     }
-    for (double gap : column_gap_) error = std::max(error, std::abs(gap));
+    for (int64_t j = 0; j < m_; ++j)
+      if (is_moving(j)) error = std::max(error, std::abs(column_gap_[j]));
     return error;
   }
+  bool is_moving(int64_t j) const { return is_tight(j) || column_gap_[j] > 0; }
 
-  // Solves (H + ridge) (da, db) = (row_gap, column_gap), the rows eliminated.
+  // Solves (H + ridge) (da, db) = (row_gap, column_gap), the rows eliminated, for potentials that move.
   void find_direction(double ridge) {
     std::fill(schur_.begin(), schur_.end(), 0.0);
-    std::copy(column_gap_.begin(), column_gap_.end(), db_.begin());
-    for (int64_t j = 0; j < n_; ++j) schur_[j * n_ + j] = ridge;
+    for (int64_t j = 0; j < m_; ++j) {
+      db_[j] = is_moving(j) ? column_gap_[j] : 0;
+      schur_[j * m_ + j] = is_moving(j) ? ridge : 1;
+    }
     for (int64_t i = 0; i < n_; ++i) {
-      find_active(i);
-      const double inverse = 1 / (static_cast<double>(active_.size()) + ridge);
+      const double inverse = 1 / (find_active(i) + ridge);
       for (const int32_t j : active_) {
-        double* row = schur_.data() + j * n_;
+        double* row = schur_.data() + j * m_;
         for (const int32_t k : active_) row[k] -= inverse;
         row[j] += 1;
         db_[j] -= inverse * row_gap_[i];
@@ -114,57 +126,64 @@ class BirkhoffProjection {
     }
     solve_schur();
     for (int64_t i = 0; i < n_; ++i) {
-      find_active(i);
+      const double count = find_active(i);
       double sum = row_gap_[i];
       for (const int32_t j : active_) sum -= db_[j];
-      da_[i] = sum / (static_cast<double>(active_.size()) + ridge);
+      da_[i] = sum / (count + ridge);
     }
   }
-  void find_active(int64_t i) {
+  // Lists the nonzeros of row i in columns that move; returns the number of all.
+  double find_active(int64_t i) {
     active_.clear();
-    for (int64_t j = 0; j < n_; ++j)
-      if (u_[i * n_ + j] > 0) active_.push_back(static_cast<int32_t>(j));
+    int64_t count = 0;
+    for (int64_t j = 0; j < m_; ++j) {
+      if (!(u_[i * m_ + j] > 0)) continue;
+      ++count;
+      if (is_moving(j)) active_.push_back(static_cast<int32_t>(j));
+    }
+    return static_cast<double>(count);
   }
 
   // Cholesky by columns, in place. Potentials that rounding makes indefinite stay.
   void solve_schur() {
     double *s = schur_.data(), *x = db_.data();
-    for (int64_t k = 0; k < n_; ++k) {
-      double* column = s + k * n_;
+    for (int64_t k = 0; k < m_; ++k) {
+      double* column = s + k * m_;
       const double inverse = column[k] > 1e-13 ? 1 / std::sqrt(column[k]) : 0;
       column[k] = inverse;
-      for (int64_t i = k + 1; i < n_; ++i) column[i] *= inverse;
-      for (int64_t j = k + 1; j < n_; ++j) {
-        double *other = s + j * n_, factor = column[j];
+      for (int64_t i = k + 1; i < m_; ++i) column[i] *= inverse;
+      for (int64_t j = k + 1; j < m_; ++j) {
+        double *other = s + j * m_, factor = column[j];
+        if (factor == 0) continue;
 #pragma omp simd
-        for (int64_t i = j; i < n_; ++i) other[i] -= factor * column[i];
+        for (int64_t i = j; i < m_; ++i) other[i] -= factor * column[i];
       }
       x[k] *= inverse;
-      for (int64_t i = k + 1; i < n_; ++i) x[i] -= column[i] * x[k];
+      for (int64_t i = k + 1; i < m_; ++i) x[i] -= column[i] * x[k];
     }
-    for (int64_t k = n_ - 1; k >= 0; --k) {
-      const double* column = s + k * n_;
-      for (int64_t i = k + 1; i < n_; ++i) x[k] -= column[i] * x[i];
+    for (int64_t k = m_ - 1; k >= 0; --k) {
+      const double* column = s + k * m_;
+      for (int64_t i = k + 1; i < m_; ++i) x[k] -= column[i] * x[i];
       x[k] *= column[k];
     }
   }
 
-  // Moves along the direction as far as f falls enough, but for rounding, and sets u; returns f.
+  // Moves along the direction, within the bounds, as far as f falls enough, but for rounding, and sets u; returns f.
   double search_line(double value) {
-    double slope = 0;
-    for (int64_t i = 0; i < n_; ++i) slope += row_gap_[i] * da_[i] + column_gap_[i] * db_[i];
     const std::vector<double> a = a_, b = b_;
-    const double rounding = kExact * (std::abs(value) + static_cast<double>(n_));
+    const double rounding = kExact * (std::abs(value) + static_cast<double>(m_));
     double step = 1;
     for (int k = 0; k < kMaxHalvings; ++k, step /= 2) {
-      for (int64_t i = 0; i < n_; ++i) a_[i] = a[i] + step * da_[i], b_[i] = b[i] + step * db_[i];
-      const double next = evaluate(a_, b_);
-      if (next <= value - 1e-4 * step * slope + rounding) return next;
+      double fall = 0;
+      for (int64_t i = 0; i < n_; ++i) a_[i] = a[i] + step * da_[i], fall += row_gap_[i] * (a_[i] - a[i]);
+      for (int64_t j = 0; j < m_; ++j) b_[j] = bounded(b[j] + step * db_[j]), fall += column_gap_[j] * (b_[j] - b[j]);
+      const double next = evaluate();
+      if (next <= value - 1e-4 * fall + rounding) return next;
     }
     return value;
   }
 
-  int64_t n_ = 0;
+  int64_t n_ = 0, m_ = 0;
   const double* scores_ = nullptr;
   double* u_ = nullptr;
   std::vector<double> a_, b_, row_gap_, column_gap_, da_, db_, sorted_, schur_;
@@ -177,10 +196,10 @@ class BirkhoffProjection {
 // perfect matching, the threshold falls.
 class BirkhoffPeeling {
  public:
-  // Until the matchings have a duality gap of at most `tol`.
-  void solve(int64_t n, const double* u, double tol, Decomposition& out) {
+  // Until the matchings have a duality gap of at most `tol`, when only the first rows count.
+  void solve(int64_t n, int64_t rows, const double* u, double tol, Decomposition& out) {
     n_ = n;
-    remainder_.start(n, u);
+    remainder_.start(n, rows, u);
     u_ = remainder_.data();
     words_ = (n + 63) / 64;
     column_of_.assign(static_cast<size_t>(n), -1);

@@ -100,7 +100,7 @@ class TreePeeling {
 
   bool peel(int64_t n, bool one_root, const double* u, double share, double tol, Decomposition& out) {
     n_ = n;
-    remainder_.start(n, u);
+    remainder_.start(n, n, u);
     u_ = remainder_.data();
     best_.resize(static_cast<size_t>(n));
     from_.resize(static_cast<size_t>(n)), head_.resize(static_cast<size_t>(n));
