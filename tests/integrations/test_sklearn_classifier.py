@@ -257,7 +257,7 @@ def test_bad_data_raise() -> None:
     X, y = scaled(load_iris)
     with pytest.raises(ValueError, match="at least two classes, got one class: 0"):
         FenchelYoungClassifier().fit(X, y * 0)
-    with pytest.raises(ValueError, match=r"[Nn]egative"):
+    with pytest.raises(ValueError, match="`sample_weight` must not be negative, got -1"):
         FenchelYoungClassifier().fit(X, y, -np.ones(len(X)))
     with pytest.raises(ValueError, match="zero"):
         FenchelYoungClassifier().fit(X, y, np.zeros(len(X)))

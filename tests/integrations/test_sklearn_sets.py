@@ -52,9 +52,8 @@ def fitted(mapping: Any, **options: Any) -> FenchelYoungClassifier:
     st.floats(0.01, 0.99),
 )
 def test_each_value_is_covered_by_the_others(values: list[float], coverage: float) -> None:
-    """The guarantee, without probability: of n + 1 exchangeable values, however they tie, each is
-    the last with the same probability, and at least that share is at most the quantile of the
-    others."""
+    """The guarantee, without probability: of any n + 1 values, at least the share `coverage` is at
+    most the quantile of the others, and each is equally likely to be the new one."""
     array = np.array(values, dtype=float)
     covered = [
         value <= _conformal.conformal_quantile(np.delete(array, i), coverage)
@@ -188,8 +187,8 @@ def coverages(
 def test_new_data_are_covered_as_often_as_promised(
     mapping: Any, score: str, coverage: float, n: int
 ) -> None:
-    """The mean is ⌈(n + 1)·coverage⌉/(n + 1) exactly where values do not tie. In this mixture the
-    best class has half of the data, so that the quantile hardly ever is where they do."""
+    """The mean is ⌈(n + 1)·coverage⌉/(n + 1) exactly where values do not tie. Those of right
+    predictions do, as their temperature is zero; but here only six in ten are right."""
     mean, error = coverages(mapping, coverage, n, seeds=300, score=score)
     assert error < 0.01
     exact = math.ceil((n + 1) * coverage) / (n + 1)

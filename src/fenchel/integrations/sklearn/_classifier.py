@@ -69,7 +69,7 @@ class FenchelYoungClassifier(PredictionSets, ClassifierMixin, BaseEstimator):
     >>> classifier = FenchelYoungClassifier("sparsemax").fit(X, y)
     >>> classifier.predict_proba(X[[0, 70]]).round(2)
     array([[1.  , 0.  , 0.  ],
-           [0.  , 0.43, 0.57]])
+           [0.  , 0.46, 0.54]])
 
     References: blondel2020learning.
     """
@@ -89,7 +89,7 @@ class FenchelYoungClassifier(PredictionSets, ClassifierMixin, BaseEstimator):
         fit_intercept: bool = True,
         class_weight: dict[Any, float] | str | None = None,
         max_iter: int = 1000,
-        tol: float = 1e-4,
+        tol: float = 1e-6,
         warm_start: bool = False,
         random_state: int | np.random.RandomState | None = None,
         epochs: int = 20,
@@ -206,9 +206,9 @@ class FenchelYoungClassifier(PredictionSets, ClassifierMixin, BaseEstimator):
 
     def _weights(self, X: Any, target: np.ndarray, sample_weight: Any) -> np.ndarray:
         """The weights of the samples times those of their classes, (n,)."""
-        weights = _check_sample_weight(
-            sample_weight, X, dtype=np.float64, ensure_non_negative=True, copy=True
-        )
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, copy=True)
+        if (weights < 0).any():
+            raise ValueError(f"`sample_weight` must not be negative, got {weights.min():g}.")
         if self.class_weight == "balanced":
             by_class = np.bincount(target, weights)
             mean = by_class.sum() / len(by_class)
