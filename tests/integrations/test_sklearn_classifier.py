@@ -102,6 +102,20 @@ def test_the_gradient_is_zero_at_the_end(mapping: Any, load: Any) -> None:
     assert classifier.n_iter_ > 1
 
 
+@pytest.mark.parametrize("mapping", ["softmax", "sparsemax", "entmax"])
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_features_of_any_size_will_do(mapping: str, kind: Any, intercept: bool) -> None:
+    """Their means are up to 700 and their deviations from 0.1 to 300; one is constant."""
+    X, y = load_wine(return_X_y=True)
+    X = np.hstack([X, np.full((len(X), 1), 5.0)])
+    classifier = FenchelYoungClassifier(mapping, fit_intercept=intercept).fit(kind(X), y)
+    assert classifier.n_iter_ < 500
+    found = gradient(classifier, X, y, 1.0)
+    size = np.tile(np.sqrt((X**2).mean(0)), 3)
+    assert np.abs(found[: size.size] / size).max() < 1e-5
+
+
 @pytest.mark.parametrize("mapping", ["sparsemax", "entmax", fenchel.Entmax(3.0)], ids=str)
 def test_probabilities_have_exact_zeros(mapping: Any) -> None:
     X, y = scaled(load_iris)
@@ -163,11 +177,11 @@ def test_sparse_features_give_the_same_model(kind: Any) -> None:
 
 def test_single_precision_stays() -> None:
     X, y = scaled(load_wine)
-    double = FenchelYoungClassifier(tol=1e-6).fit(X, y)
-    single = FenchelYoungClassifier(tol=1e-6).fit(X.astype(np.float32), y)
+    double = FenchelYoungClassifier().fit(X, y)
+    single = FenchelYoungClassifier().fit(X.astype(np.float32), y)
     for found in (single.coef_, single.intercept_, single.predict_proba(X.astype(np.float32))):
         assert found.dtype == np.float32
-    np.testing.assert_allclose(single.coef_, double.coef_, atol=1e-3)
+    np.testing.assert_allclose(single.coef_, double.coef_, atol=1e-4)
 
 
 def test_it_warns_if_it_did_not_converge() -> None:
@@ -183,6 +197,19 @@ def test_a_warm_start_goes_on() -> None:
     assert classifier.fit(X, y).n_iter_ < cold / 4
     assert classifier.fit(X[:, :2], y).coef_.shape == (3, 2)
     assert classifier.fit(X, y > 0).coef_.shape == (1, 4)
+
+
+def test_a_parameter_counts_from_the_next_fit_on() -> None:
+    X, y = scaled(load_iris)
+    classifier = FenchelYoungClassifier("sparsemax").fit(X, y).calibrate(X, y)
+    p, sets = classifier.predict_proba(X), classifier.predict_set(X)
+    classifier.set_params(mapping="softmax")
+    np.testing.assert_array_equal(classifier.predict_proba(X), p)
+    np.testing.assert_array_equal(classifier.predict_set(X), sets)
+    assert (classifier.fit(X, y).predict_proba(X) > 0).all()
+    classifier.set_params(module=torch.nn.Linear(4, 3), epochs=1).fit(X, y)
+    assert not hasattr(classifier, "coef_")
+    assert not hasattr(classifier.set_params(module=None).fit(X, y), "module_")
 
 
 def test_fits_are_deterministic_and_leave_random_numbers_alone() -> None:

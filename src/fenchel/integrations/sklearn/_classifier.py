@@ -46,8 +46,8 @@ class FenchelYoungClassifier(PredictionSets, ClassifierMixin, BaseEstimator):
         fit_intercept: whether the linear model has a b.
         class_weight: a dict of weights by label, or "balanced".
         max_iter, tol: the linear model is fitted when no entry of the gradient of its objective,
-            divided by C Σ s, is larger than `tol`. After `max_iter` iterations it gives up, with a
-            `ConvergenceWarning`.
+            divided by C Σ s and by the standard deviation of the feature, is larger than `tol`.
+            After `max_iter` iterations it gives up, with a `ConvergenceWarning`.
         warm_start: whether `fit` starts from the last solution, if classes and features are those
             of the last data.
         random_state: for the order of the batches, dropout, and first weights of a module. Linear
@@ -57,6 +57,7 @@ class FenchelYoungClassifier(PredictionSets, ClassifierMixin, BaseEstimator):
 
     Attributes:
         classes_: the labels, sorted.
+        mapping_: the mapping that was fitted. Setting `mapping` later changes nothing until `fit`.
         coef_, intercept_: W and b of a linear model.
         module_: the trained module.
         loss_curve_: the mean training loss in each epoch of a module.
@@ -74,7 +75,6 @@ class FenchelYoungClassifier(PredictionSets, ClassifierMixin, BaseEstimator):
     References: blondel2020learning.
     """
 
-    classes_: np.ndarray
     n_features_in_: int
     coef_: np.ndarray
     intercept_: np.ndarray
@@ -157,7 +157,8 @@ class FenchelYoungClassifier(PredictionSets, ClassifierMixin, BaseEstimator):
             self._fit_linear(mapping, X, target, weights, goes_on)
         else:
             self._fit_module(self.module, mapping, X, target, weights, goes_on)
-        self._forget_calibration()
+        self.mapping_ = mapping
+        self._forget("quantile_", "set_score_")
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -248,6 +249,7 @@ class FenchelYoungClassifier(PredictionSets, ClassifierMixin, BaseEstimator):
         )
         self.coef_, self.intercept_ = found.coef.astype(X.dtype), found.intercept.astype(X.dtype)
         self.n_iter_ = found.n_iter
+        self._forget("module_", "loss_curve_")
         if not found.gradient <= self.tol:
             warnings.warn(
                 f"the gradient is still {found.gradient:.2g} after {found.n_iter} iterations, "
@@ -285,6 +287,12 @@ class FenchelYoungClassifier(PredictionSets, ClassifierMixin, BaseEstimator):
                 device=device,
             )
         self.n_iter_ = self.epochs
+        self._forget("coef_", "intercept_")
+
+    def _forget(self, *names: str) -> None:
+        """Removes what an earlier fit or calibration found."""
+        for name in names:
+            vars(self).pop(name, None)
 
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
@@ -292,10 +300,10 @@ class FenchelYoungClassifier(PredictionSets, ClassifierMixin, BaseEstimator):
 
     def _scores_of(self, X: Any) -> np.ndarray:
         """The scores of samples that are checked, (n, classes)."""
-        if self.module is None:
+        if hasattr(self, "coef_"):
             return _linear.class_scores(X, self.coef_, self.intercept_)
         classes, device = len(self.classes_), torch.device(self.device)
         return _module.module_scores(self.module_, X, classes, self.batch_size, device)
 
     def _solve(self, scores: np.ndarray) -> np.ndarray:
-        return self._checked_mapping()(torch.from_numpy(scores)).detach().numpy()
+        return self.mapping_(torch.from_numpy(scores)).detach().numpy()

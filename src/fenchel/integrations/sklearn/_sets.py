@@ -10,6 +10,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ... import _checks
+from ...mappings import AbstractMapping
 from . import _conformal
 
 if TYPE_CHECKING:
@@ -20,10 +21,10 @@ class PredictionSets:
     """Split conformal prediction for a classifier that has a mapping and scores."""
 
     classes_: np.ndarray
+    mapping_: AbstractMapping
     quantile_: float
     set_score_: str
 
-    _checked_mapping: Any
     _input_kinds: Any
     _scores: Any
     _scores_of: Any
@@ -53,8 +54,7 @@ class PredictionSets:
         _checks.check_number("coverage", coverage, above=0)
         if coverage >= 1:
             raise ValueError(f"`coverage` must be less than 1, got {coverage:g}.")
-        mapping = self._checked_mapping()
-        score = _conformal.choose_score(mapping, score)
+        score = _conformal.choose_score(self.mapping_, score)
         X, y = validate_data(self, X, y, reset=False, **self._input_kinds())
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
@@ -63,7 +63,7 @@ class PredictionSets:
             )
         target = torch.from_numpy(np.searchsorted(self.classes_, y))
         scores = torch.from_numpy(self._scores_of(X)).double()
-        values = _conformal.nonconformity(mapping, scores, target, score)
+        values = _conformal.nonconformity(self.mapping_, scores, target, score)
         self.quantile_ = _conformal.conformal_quantile(values, coverage)
         self.set_score_ = score
         return self
@@ -76,9 +76,5 @@ class PredictionSets:
                 "`predict_set` needs a calibration; call `calibrate` with data that `fit` has not "
                 "seen."
             )
-        mapping, scores = self._checked_mapping(), torch.from_numpy(self._scores(X)).double()
-        return _conformal.prediction_sets(mapping, scores, self.quantile_, self.set_score_)
-
-    def _forget_calibration(self) -> None:
-        for name in ("quantile_", "set_score_"):
-            vars(self).pop(name, None)
+        scores = torch.from_numpy(self._scores(X)).double()
+        return _conformal.prediction_sets(self.mapping_, scores, self.quantile_, self.set_score_)
