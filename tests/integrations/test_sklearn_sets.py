@@ -28,7 +28,14 @@ SPARSE = [
     fenchel.Entmax(1.5),
     fenchel.Entmax(3.0),
 ]
-OTHERS = [fenchel.Softmax(), fenchel.Normmax(2.0), fenchel.Pnormmax(1.5), fenchel.Fusedmax(0.1)]
+UNEVEN = fenchel.General(lambda y: (y**2 * torch.arange(1, 6).to(y)).sum(-1) / 2)
+OTHERS = [
+    fenchel.Softmax(),
+    fenchel.Normmax(2.0),
+    fenchel.Pnormmax(1.5),
+    fenchel.Fusedmax(0.1),
+    pytest.param(UNEVEN, id="uneven"),
+]
 
 
 def mixture(

@@ -59,9 +59,9 @@ def prediction_sets(
 
 def all_losses(mapping: AbstractMapping, scores: Tensor) -> Tensor:
     """L(θ, eᵢ) of every class i, (n, classes)."""
-    vertices = torch.eye(scores.shape[1], dtype=scores.dtype)
-    omega = mapping.gamma * mapping.omega(vertices)
-    return (mapping.max(scores)[:, None] + omega - scores).detach()
+    d = scores.shape[1]
+    omega = mapping.vertex_omega(torch.arange(d)[:, None], scores.new_zeros(1).expand(d, d))
+    return (mapping.max(scores)[:, None] + mapping.gamma * omega - scores).detach()
 
 
 def entry_temperatures(mapping: AbstractMapping, scores: Tensor, of: Tensor) -> Tensor:
