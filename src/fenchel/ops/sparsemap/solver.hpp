@@ -262,12 +262,11 @@ class Instance {
   std::vector<int32_t> code_;
 };
 
-// Solves at once; false if that is impossible or not exact enough. If it is nearly exact, its structures become the
-// support.
+// Solves at once; false if that is impossible or not exact enough. If it is better than the support, whose gap is
+// given, its structures become the support.
 template <class Make>
-bool solve_at_once(Instance<Make>& instance, Limits limits, Outcome& outcome) {
-  constexpr double kNear = 1e-3;
-  constexpr int64_t kMaxAdopted = 2000;
+bool solve_at_once(Instance<Make>& instance, Limits limits, double gap, Outcome& outcome) {
+  constexpr int64_t kMaxAdopted = 1000;
   double level;
   if (!instance.decompose(limits.gap, &level)) return false;
   instance.find_next();
@@ -277,7 +276,7 @@ bool solve_at_once(Instance<Make>& instance, Limits limits, Outcome& outcome) {
   outcome.gap = std::max(value - level, 0.0);
   outcome.converged = outcome.gap <= std::max(limits.gap, instance.rounding(size));
   if (outcome.converged) return true;
-  if (outcome.gap <= kNear && size <= kMaxAdopted) instance.adopt_decomposition();
+  if (outcome.gap < gap && size <= kMaxAdopted) instance.adopt_decomposition();
   instance.decomposition.clear();
   return false;
 }
@@ -286,19 +285,20 @@ bool solve_at_once(Instance<Make>& instance, Limits limits, Outcome& outcome) {
 // their best weights. The objective grows in each round, so no support repeats, and the rounds end. Near the end
 // it grows by the square of a small gap, which rounding may hide: such a round has stalled. After many of them,
 // or if the oracle has nothing new, a new factorization is tried once. Where many rounds were not enough, solving at
-// once is tried, too.
+// once is tried, once, too; then the objective may start anew.
 template <class Make>
 Outcome active_set(Instance<Make>& instance, Limits limits) {
   constexpr int kMaxStalled = 100;
   Support& support = instance.support;
   Outcome outcome;
-  double best = -kInf<double>;
+  double best = -kInf<double>, gap = kInf<double>;
   int stalled = 0;
   bool is_fresh = false;
   for (;;) {
-    if (outcome.iterations == instance.patience() && outcome.iterations + 1 < limits.iterations &&
-        solve_at_once(instance, limits, outcome))
-      return outcome;
+    if (outcome.iterations == instance.patience() && outcome.iterations + 1 < limits.iterations) {
+      if (solve_at_once(instance, limits, gap, outcome)) return outcome;
+      best = -kInf<double>, stalled = 0;
+    }
     const double tau = support.optimize();
     const double value = (support.mean_score() + tau) / 2;
     instance.update_marginals();
@@ -310,7 +310,8 @@ Outcome active_set(Instance<Make>& instance, Limits limits) {
     const bool last = outcome.iterations == limits.iterations;
     stalled = value > best ? 0 : stalled + 1;
     best = std::max(best, value);
-    if (score - overlap - tau > tolerance && !known && stalled < kMaxStalled && !last) {
+    gap = score - overlap - tau;
+    if (gap > tolerance && !known && stalled < kMaxStalled && !last) {
       support.add_next(score, 0);
       is_fresh = false;
       continue;
