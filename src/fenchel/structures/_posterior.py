@@ -46,7 +46,8 @@ class cached(Generic[T]):  # noqa: N801
         if instance is None:
             return self  # type: ignore[return-value]
         value = self.compute(instance)
-        object.__setattr__(instance, self.name, value)
+        if not torch.is_inference_mode_enabled():  # where it has no gradient, ever
+            object.__setattr__(instance, self.name, value)
         return value
 
 

@@ -40,7 +40,7 @@ class GramFactor {
 
  private:
   static constexpr int64_t kBlock = 32, kWide = 4, kTall = 2 * kLanes<double>;
-  static constexpr double kSingular = 1e-11;
+  static constexpr double kSingular = 1e-8;  // entries are small integers
 
   double* column(int64_t j) { return columns_.data() + j * stride_; }
 

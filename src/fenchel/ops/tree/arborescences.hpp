@@ -120,6 +120,7 @@ class TreePeeling {
       remainder_.take(weight), roots -= count * weight;
       for (int64_t d = 0; d < n; ++d) u_[head_[d] * n + d] -= weight;
     }
+    out.merge_equal(n, n);
     return true;
   }
 
