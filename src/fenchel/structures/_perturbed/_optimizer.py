@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ... import _checks
+from ..._transforms import is_transformed
 from .._base import AbstractStructure
 from .._checks import check_structure
 from .._gibbs._scores import chunks
@@ -149,7 +150,7 @@ class Perturbed:
     def mean(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """The marginals (B, *shape) and those of the extra scores, (B, …), in float64."""
         rows = Rows(problem)
-        if not (torch.is_grad_enabled() and rows.theta.requires_grad):
+        if not is_transformed() and not (torch.is_grad_enabled() and rows.theta.requires_grad):
             return rows.split(self._mean(rows)[0])
         pairs = [(self._score(rows, z), best.y) for z, best in self.solve(rows, self.samples)]
         score, y = (torch.cat(column) for column in zip(*pairs, strict=True))
