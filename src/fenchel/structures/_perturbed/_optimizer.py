@@ -89,7 +89,7 @@ class Perturbed:
         Their derivative in the scores is E[y s(Z)ᵀ]/σ, where s = −∇ log ρ for the density ρ of the
         noise, Z itself if it is Gaussian. It is estimated by the same samples, as the covariance of
         y and s(Z), without bias for two samples or more, and kept for backward as twice `samples`
-        numbers for each score. It has no derivative itself.
+        numbers for each score. Forward mode has the same estimate. It has no derivative itself.
 
         Args:
             scores, extra_scores, lengths, mask: as for `fenchel.map_inference`.
