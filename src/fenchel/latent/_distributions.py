@@ -28,6 +28,16 @@ def safe_log(p: Tensor) -> Tensor:
     return torch.where(p == 0, -torch.inf, torch.where(p == 0, 1.0, p).log())
 
 
+def log_softmax(scores: Tensor) -> Tensor:
+    """log p of p ∝ exp(scores), (..., K); −inf without a gradient where all scores are −inf. Scores
+    of +inf share the probability."""
+    infinite = scores.detach() == torch.inf
+    certain = torch.where(infinite, 0.0, -torch.inf).to(scores.dtype)
+    scores = torch.where(infinite.any(-1, keepdim=True) & ~scores.isnan(), certain, scores)
+    empty = (scores.detach() == -torch.inf).all(-1, keepdim=True)
+    return torch.where(empty, -torch.inf, torch.where(empty, 0.0, scores).log_softmax(-1))
+
+
 def entropy(p: Tensor) -> Tensor:
     """−Σ p log p of rows (B, W); where p is zero there is no gradient."""
     return -(p * torch.where(p == 0, 1.0, p).log()).sum(-1)
@@ -47,6 +57,12 @@ class AbstractDistribution(abc.ABC):
     """
 
     problem: Problem
+
+    @property
+    @abc.abstractmethod
+    def mass(self) -> Tensor:
+        """(B), zero where an item has no outcome, NaN where its scores have no distribution, and
+        about one for all others."""
 
     @property
     @abc.abstractmethod
@@ -95,6 +111,11 @@ class Table(AbstractDistribution):
     outcome: Callable[[Tensor, Tensor], Tensor]
     mean: Callable[[], Tensor]
     exact: Tensor
+
+    @property
+    def mass(self) -> Tensor:
+        unknown = self.marginals.detach().isnan().flatten(1).any(1)
+        return torch.where(unknown, torch.nan, self.weights.detach().sum(1))
 
     @property
     def marginals(self) -> Tensor:
@@ -212,11 +233,15 @@ class Categorical(HasProbabilities, HasRelaxation):
     def __init__(self, problem: Problem, mapping: AbstractMapping, scores: Tensor) -> None:
         self.problem = problem
         if isinstance(mapping, Softmax):
-            self.log_probs = (scores / mapping.gamma).log_softmax(-1).reshape(problem.scores.shape)
+            self.log_probs = log_softmax(scores / mapping.gamma).reshape(problem.scores.shape)
             self.probabilities = self.log_probs.exp()
         else:
             self.probabilities = mapping(scores).reshape(problem.scores.shape)
             self.log_probs = safe_log(self.probabilities)
+
+    @property
+    def mass(self) -> Tensor:
+        return self.probabilities.detach().sum(1)
 
     @property
     def marginals(self) -> Tensor:
@@ -263,6 +288,11 @@ class Bernoulli(HasProbabilities, HasRelaxation):
         self.problem = problem
 
     @property
+    def mass(self) -> Tensor:
+        scores = self.problem.scores.detach()
+        return torch.where(scores.isnan().any(1), torch.nan, torch.ones_like(scores[:, 0]))
+
+    @property
     def marginals(self) -> Tensor:
         return self.problem.scores.sigmoid()
 
@@ -275,7 +305,7 @@ class Bernoulli(HasProbabilities, HasRelaxation):
         return torch.where(certain, 0.0, bits).sum(-1)
 
     def sample(self, samples: int) -> Drawn:
-        z = torch.bernoulli(self.marginals.detach().repeat(samples, 1))
+        z = torch.bernoulli(self.marginals.detach().nan_to_num().repeat(samples, 1))
         return Drawn(z, z)
 
     def log_prob(self, item: Tensor, point: Tensor) -> Tensor:

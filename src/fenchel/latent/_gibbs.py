@@ -50,11 +50,15 @@ class Gibbs(HasProbabilities):
 
     @cached_property
     def log_z(self) -> Tensor:
-        """The log-partition (B), in float64; zero where there is no structure."""
+        """The log-partition (B), in float64."""
         scores, lengths = self.problem.scores.double(), self.problem.lengths
         arguments = self.structure.arguments(scores, self._extra_scores, lengths)
-        value = self.structure.log_partition(*arguments)
-        return torch.where(value == -torch.inf, 0.0, value)
+        return self.structure.log_partition(*arguments)
+
+    @property
+    def mass(self) -> Tensor:
+        log_z = self.log_z.detach()
+        return torch.where(log_z.isnan(), torch.nan, (log_z > -torch.inf).double())
 
     @property
     def marginals(self) -> Tensor:
@@ -76,7 +80,9 @@ class Gibbs(HasProbabilities):
         if extra is not None and len(extra) > 1:
             extra = extra[item]
         value = self.structure.score(scores, extra, self.structure.codes_of(point))
-        return (value - self.log_z[item]).to(self.problem.scores.dtype)
+        log_z = self.log_z[item]
+        log_z = torch.where(log_z == -torch.inf, 0.0, log_z)
+        return (value - log_z).to(self.problem.scores.dtype)
 
     def mode(self) -> Tensor:
         return self.structure.best_vertices(self.problem).indicator

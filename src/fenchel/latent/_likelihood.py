@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from ..mappings._softmax import Softmax
 from ..structures._bits import Bits
 from ..structures._budget import Budget
 from ..structures._choice import Choice
@@ -22,7 +21,6 @@ from ._distributions import (
     AbstractDistribution,
     AbstractSampled,
     Bernoulli,
-    Categorical,
     HasProbabilities,
     Table,
     is_among,
@@ -33,7 +31,7 @@ from ._gibbs import SAMPLED, Gibbs, UniformMatching
 from ._marginalize import Estimator, as_estimator
 from ._perturb_and_map import PerturbAndMap
 from ._supports import from_posterior
-from .estimators._base import exclude_padding, repeat_items
+from .estimators._base import exclude_padding, repeat_items, softmax_of_choice
 
 
 class LogLikelihood(NamedTuple):
@@ -149,8 +147,7 @@ def _prior(
         return Gibbs(structure, theta, extra_scores, lengths)
     base = structure.problem(theta, extra_scores, lengths)
     if isinstance(structure, Choice):
-        base = exclude_padding(base)
-        return Categorical(base, Softmax(), base.scores)
+        return softmax_of_choice(base)
     if isinstance(structure, Bits):
         return Bernoulli(exclude_padding(base))
     own = posterior.perturbed if isinstance(posterior, PerturbAndMap) else Perturbed(structure)

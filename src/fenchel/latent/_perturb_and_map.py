@@ -39,6 +39,15 @@ class PerturbAndMap(HasRelaxation):
         self.problem = problem
         self.rows = Rows(problem)
 
+    @property
+    def mass(self) -> Tensor:
+        rows, theta = self.rows, self.rows.theta.detach()
+        solvable = ((theta < torch.inf) | ~rows.is_used).all(1)
+        total = solvable.double()
+        if isinstance(self.problem.structure, Choice):
+            total = rows.is_used.any(1).double()
+        return torch.where(solvable, total, torch.nan)
+
     @cached_property
     def marginals(self) -> Tensor:  # type: ignore[override]
         return self.perturbed.mean(self.problem)[0].to(self.problem.scores.dtype)

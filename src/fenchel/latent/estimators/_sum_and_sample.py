@@ -47,7 +47,7 @@ class SumAndSample(AbstractSampler):
         losses, log_p = loss(item, z), distribution.log_prob(item, z)
         p = torch.where(slot < top.shape[1], log_p.exp(), rest.weight[item])
         score = torch.where(slot < top.shape[1], 0.0, log_p - log_p.detach())
-        terms = p.to(losses.dtype) * (losses + losses.detach() * score)
+        terms = p.nan_to_num().to(losses.dtype) * (losses + losses.detach() * score)
         value = terms.new_zeros(len(top)).index_add(0, item, terms)
         return Expectation(distribution, value, used.sum(1), rest.is_empty)
 
