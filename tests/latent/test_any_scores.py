@@ -132,3 +132,19 @@ def test_transitions_of_one_position_have_no_effect() -> None:
     assert outcome.kl()[1] == 450
     single = ScoreFunction(Perturbed(Sequence(1, 2)))
     assert marginalize(torch.zeros(1, 2), loss, single, extra_scores=transitions).kl() == 0
+
+
+@pytest.mark.parametrize(
+    ("noise", "sigma", "scores"),
+    [("gumbel", 1.0, [0.0, -1e30]), ("gaussian", 1e-16, [10.0, 10.0])],
+)
+def test_the_noise_of_much_larger_scores_is_kept(
+    noise: str, sigma: float, scores: list[float]
+) -> None:
+    theta = torch.tensor(scores).double().expand(5000, 2).clone().requires_grad_()
+    estimator = ScoreFunction(Perturbed(Choice(2), sigma, noise=noise))
+    value = marginalize(theta, lambda item, z: torch.ones(len(z)).double(), estimator).value
+    (gradient,) = torch.autograd.grad(value.sum(), theta)
+    assert (gradient.std(0) * sigma > 0.8).all()
+    error = gradient.std(0) / len(theta) ** 0.5
+    assert (gradient.mean(0).abs() < 5 * error).all()

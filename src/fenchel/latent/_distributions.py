@@ -207,6 +207,12 @@ class HasProbabilities(AbstractSampled):
         return Rest(z[first, torch.arange(size, device=z.device)], weight, ~exists.all(1))
 
 
+def score_weight(log_p: Tensor) -> Tensor:
+    """p over its own value: 1, with the derivatives ∇p/p, ∇²p/p, … of every order. A sample's loss
+    times it has the derivatives of the expectation, on average."""
+    return (log_p - log_p.detach()).nan_to_num().exp()
+
+
 def is_among(drawn: Tensor, known: Tensor, exists: Tensor) -> Tensor:
     """Which of the zeros and ones (M, B, D) are among the known ones (B, W, D) of their item that
     exist, (B, W): (M, B)."""

@@ -27,7 +27,8 @@ class PerturbAndMap(HasRelaxation):
     categories (N,) of a `Choice`.
 
     Nothing is known of the probability of z. But the perturbed scores u = θ + σZ have a density,
-    and E ℓ(z(u)) has the score function of u. So the points are these, as rows (N, D).
+    and E ℓ(z(u)) has the score function of u. So the points are these. They are given as the noise
+    Z, rows (N, D), since u loses its digits where the scores are much larger.
 
     Args:
         perturbed: the structure and its noise.
@@ -71,18 +72,17 @@ class PerturbAndMap(HasRelaxation):
         return self.perturbed.density.kl(shift).sum(1)
 
     def sample(self, samples: int) -> Drawn:
-        theta, sigma = self.rows.theta.detach(), self.perturbed.sigma
         pairs = [
-            (self._outcomes(best.y.flatten(0, 1)), (theta + sigma * noise).flatten(0, 1))
+            (self._outcomes(best.y.flatten(0, 1)), noise.flatten(0, 1))
             for noise, best in self.perturbed.solve(self.rows, samples)
         ]
         z, points = (torch.cat(column) for column in zip(*pairs, strict=True))
         return Drawn(z, points)
 
     def log_prob(self, item: Tensor, point: Tensor) -> Tensor:
-        noise = (point - self.rows.theta[item]) / self.perturbed.sigma
-        used = self.rows.is_used[item]
-        density = self.perturbed.density.log_density(torch.where(used, noise, 0.0))
+        theta, used = self.rows.theta[item], self.rows.is_used[item]
+        shift = torch.where(used, theta - theta.detach(), 0.0) / self.perturbed.sigma  # zero
+        density = self.perturbed.density.log_density(point - shift)
         return torch.where(used, density, 0.0).sum(1).to(self.problem.scores.dtype)
 
     def mode(self) -> Tensor:
