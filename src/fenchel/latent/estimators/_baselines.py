@@ -30,7 +30,7 @@ class AbstractBaseline(nn.Module, abc.ABC):
 
 
 class MovingAverage(AbstractBaseline):
-    """The exponential moving average of earlier losses.
+    """The exponential moving average of earlier losses that are finite.
 
     Args:
         decay: in [0, 1), the factor by which the weight of a batch shrinks with every later one.
@@ -50,10 +50,11 @@ class MovingAverage(AbstractBaseline):
         return self.average.clone()
 
     def learn(self, baseline: Tensor, losses: Tensor) -> Tensor | None:
-        if losses.numel():
-            self.weight.mul_(self.decay).add_(1 - self.decay)
-            share = (1 - self.decay) / self.weight
-            self.average.lerp_(losses.mean().to(self.average), share)
+        known = losses.isfinite()
+        share = (1 - self.decay) * known.any().to(self.weight)  # zero if there is none
+        mean = torch.where(known, losses, 0.0).sum() / known.sum().clamp(min=1)
+        self.weight.mul_(1 - share).add_(share)
+        self.average.lerp_(mean.to(self.average), share / self.weight.clamp(min=1 - self.decay))
 
     def extra_repr(self) -> str:
         return f"decay={self.decay}"
