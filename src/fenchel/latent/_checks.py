@@ -74,6 +74,15 @@ def check_same_structure(value: object, own: object) -> None:
         )
 
 
+def check_contains(larger: object, smaller: object, is_contained: bool) -> None:
+    """Raises unless the set of a prior contains that of the posterior."""
+    if not is_contained:
+        raise ValueError(
+            f"`structure` must contain all structures of the posterior's, {smaller}; {larger} does "
+            "not."
+        )
+
+
 def check_losses(value: Any, num_pairs: int, name: str) -> None:
     """Raises unless a user's function returned one value for each of so many pairs."""
     if not isinstance(value, Tensor):

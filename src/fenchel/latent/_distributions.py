@@ -14,9 +14,8 @@ from torch.nn.functional import logsigmoid, one_hot, pad
 from ..mappings import AbstractMapping
 from ..mappings._softmax import Softmax
 from ..structures._base import AbstractStructure
-from ..structures._checks import check_same_shape
-from ..structures._inference import log_partition
 from ..structures._problem import Problem
+from ._divergence import divergence
 from ._k_best import k_best
 
 TRIES = 32
@@ -81,17 +80,7 @@ class AbstractDistribution(abc.ABC):
             prior: (B, *shape); None for the uniform prior.
             structure: None for that of the distribution.
         """
-        problem = self.problem
-        theta = torch.zeros_like(problem.scores[:1]) if prior is None else prior
-        over = problem.structure if structure is None else structure
-        check_same_shape("structure", over, problem.structure)
-        lengths = lengths_of(problem)
-        if lengths is not None:
-            theta = theta.expand_as(problem.scores)
-        log_z = log_partition(over, theta, lengths=lengths)
-        u = self.marginals
-        score = torch.where(u == 0, 0.0, u * theta).flatten(1).sum(1)
-        return log_z - score - self.entropy
+        return divergence(self.problem, self.marginals, self.entropy, prior, structure)
 
 
 @dataclass(frozen=True, eq=False)

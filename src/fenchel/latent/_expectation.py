@@ -110,7 +110,8 @@ class Expectation:
             prior: the scores of the prior, which broadcast to those of the posterior; None for the
                 uniform one.
             structure: the set that the prior is over, if it is larger than the posterior's: `Bits`
-                for a `Budget`, for example.
+                for a `Budget`, for example. A set of the library that does not contain the
+                posterior's is an error.
         Returns:
             (...), differentiable in the scores and in the prior's. If p is perturb-and-MAP, so is
             the prior, with the same noise, and this is the divergence of the perturbed scores: an

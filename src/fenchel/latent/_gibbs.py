@@ -17,6 +17,7 @@ from ..structures._problem import ExtraScores
 from ..structures._sequence import Sequence
 from ..structures._tree import DependencyTree
 from ._distributions import Drawn, HasProbabilities
+from ._divergence import log_num_matchings
 
 SAMPLED = (Budget, Sequence, DependencyTree)
 """The structures of which there are exact samples, besides `Choice` and `Bits`."""
@@ -100,15 +101,14 @@ class Gibbs(HasProbabilities):
 class UniformMatching(Gibbs):
     """All matchings of each item, with the same probability."""
 
+    structure: Matching
+
     def __init__(self, structure: Matching, scores: Tensor, lengths: Tensor | None) -> None:
         super().__init__(structure, torch.zeros_like(scores), lengths=lengths)
 
     @cached_property
     def log_z(self) -> Tensor:
-        sizes, lengths = torch.tensor(self.structure.shape), self.problem.lengths
-        sizes = sizes.expand(len(self.problem.scores), 2) if lengths is None else lengths
-        small, large = sizes.to(self.problem.scores.device).double().sort(1).values.unbind(1)
-        return torch.lgamma(large + 1) - torch.lgamma(large - small + 1)
+        return log_num_matchings(self.structure, self.problem.scores, self.problem.lengths)
 
     @property
     def entropy(self) -> Tensor:
@@ -117,5 +117,5 @@ class UniformMatching(Gibbs):
     def sample(self, samples: int) -> Drawn:
         """By symmetry the best matching of independent noise is any, with the same probability."""
         codes = Perturbed(self.structure).sample(self._scores, samples, **self._given)
-        z = self._indicator(codes.transpose(0, 1).flatten(0, 1))
+        z = self._indicator(self._flatten_batch(codes).transpose(0, 1).flatten(0, 1))
         return Drawn(z, z)

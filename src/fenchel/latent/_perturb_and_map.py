@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn.functional import one_hot, pad
 
 from ..ops.sparsemap.solution import Limits
 from ..structures._base import AbstractStructure
+from ..structures._checks import check_structure
 from ..structures._choice import Choice
 from ..structures._perturbed import Perturbed
 from ..structures._perturbed._rows import Rows
@@ -62,6 +64,7 @@ class PerturbAndMap(HasRelaxation):
 
     def kl(self, prior: Tensor | None, structure: AbstractStructure | None) -> Tensor:
         if structure is not None:
+            check_structure(structure, AbstractStructure)
             check_same_structure(structure, self.problem.structure)
         rows, theta = self.rows, self.rows.theta
         shift = theta
@@ -107,7 +110,8 @@ class PerturbAndMap(HasRelaxation):
         z = self.sample(samples).z
         batch = len(self.problem.scores)
         item = torch.arange(batch, device=z.device).repeat(samples)
-        pairs = torch.cat([item.unsqueeze(1), z.reshape(len(item), -1).double()], 1)
+        parts = z.reshape(len(item), math.prod(z.shape[1:])).double()
+        pairs = torch.cat([item.unsqueeze(1), parts], 1)
         rows, counts = pairs.unique(dim=0, return_counts=True)
         item, outcomes = rows[:, 0].long(), rows[:, 1:].reshape(-1, *z.shape[1:]).to(z.dtype)
         sizes = torch.bincount(item, minlength=batch)
