@@ -204,11 +204,14 @@ def test_probabilities_sum_to_one(structure: AbstractStructure) -> None:
 @tractable
 def test_summing_all_is_exact(structure: AbstractStructure) -> None:
     model = Members.of(structure)
-    estimator = SumAndSample(structure, k=len(model.members) + 1)
-    outcome = marginalize(model.scores, model.loss, estimator)
-    assert outcome.exact
-    assert outcome.calls == len(model.members)
-    torch.testing.assert_close(outcome.value, (model.totals().softmax(0) * model.table()).sum())
+    for more in (0, 1):
+        estimator = SumAndSample(structure, k=len(model.members) + more)
+        outcome = marginalize(model.scores, model.loss, estimator)
+        assert outcome.exact
+        assert outcome.calls == len(model.members)
+        torch.testing.assert_close(outcome.value, (model.totals().softmax(0) * model.table()).sum())
+    fewer = SumAndSample(structure, k=len(model.members) - 1)
+    assert not marginalize(model.scores, model.loss, fewer).exact
 
 
 def test_summing_more_lowers_the_variance() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -193,7 +193,20 @@ class HasProbabilities(AbstractSampled):
         first = outside.int().argmax(0)
         weight = mass / -torch.expm1(TRIES * torch.log1p(-mass))
         weight = torch.where(outside.any(0), weight, 0.0).to(log_p.dtype)
-        return Rest(z[first, torch.arange(size, device=z.device)], weight, ~exists.all(1))
+        is_empty = exists.sum(1) >= self.num_outcomes()
+        return Rest(z[first, torch.arange(size, device=z.device)], weight, is_empty)
+
+    @torch.no_grad()
+    def num_outcomes(self) -> Tensor:
+        """How many outcomes each item has, (B) in float64: the partition function of scores zero,
+        without the parts that are excluded."""
+        problem, structure = self.problem, self.problem.structure
+        scores, extra = (
+            None if x is None else torch.where(x.isinf(), -torch.inf, 0.0).double()
+            for x in (problem.scores, problem.extra_scores)
+        )
+        arguments: Any = structure.arguments(scores, extra, problem.lengths)  # type: ignore[arg-type]
+        return structure.log_partition(*arguments).exp().round()
 
 
 def score_weight(log_p: Tensor) -> Tensor:
