@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
 from fenchel import Choice
-from fenchel.latent import marginalize
-from fenchel.latent.estimators import Learned, MovingAverage, ScoreFunction
+from fenchel.latent import gradient_variance, marginalize
+from fenchel.latent.estimators import Learned, LeaveOneOut, MovingAverage, ScoreFunction
 
 
 def test_a_learned_baseline_sees_finite_scores() -> None:
@@ -16,7 +17,6 @@ def test_a_learned_baseline_sees_finite_scores() -> None:
     scores[1, 2:] = torch.nan  # behind the end
     scores.requires_grad_()
     seen = []
-
 
     module = torch.nn.Linear(4, 1)
     module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
@@ -51,3 +51,26 @@ def test_a_moving_average_waits_for_a_finite_loss() -> None:
     assert average.average == 0
     average.learn(torch.zeros(()), torch.full((1, 2), 4.0))
     torch.testing.assert_close(average.average, torch.tensor(4.0))
+
+
+def test_leaving_one_out_lowers_the_variance() -> None:
+    scores = torch.randn(4, 5, requires_grad=True)
+
+    def variance(estimator: ScoreFunction) -> float:
+        def value() -> Tensor:
+            return marginalize(scores, lambda item, z: z + 10.0, estimator).value.sum()
+
+        return gradient_variance(value, [scores], samples=100).variance
+
+    assert variance(ScoreFunction(None, LeaveOneOut(), 4)) < variance(ScoreFunction(samples=4)) / 4
+
+
+def test_leaving_one_out_needs_two_samples() -> None:
+    with pytest.raises(ValueError, match="`samples` must be at least 2, got 1"):
+        ScoreFunction(baseline=LeaveOneOut())
+    estimator = ScoreFunction(baseline=LeaveOneOut(), samples=2)
+    scores = torch.zeros(3, requires_grad=True)
+    value = marginalize(scores, lambda item, z: torch.full((len(z),), 7.0), estimator).value
+    value.backward()
+    assert scores.grad is not None
+    assert scores.grad.abs().max() < 1e-6

@@ -64,7 +64,7 @@ def test_a_smaller_set_is_an_error() -> None:
 
 def test_a_name_is_no_structure() -> None:
     for over in (Bits(3), ScoreFunction(Bits(3)), ScoreFunction(Perturbed(Bits(3)))):
-        with pytest.raises(TypeError, match="`structure` must be a structure, .* got str"):
+        with pytest.raises(TypeError, match=r"`structure` must be a structure, .* got str"):
             marginalize(torch.ones(3), loss, over).kl(structure="bits")  # type: ignore[arg-type]
 
 

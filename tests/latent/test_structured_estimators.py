@@ -16,6 +16,7 @@ from fenchel.latent import estimators, gradient_variance, log_likelihood, margin
 from fenchel.latent.estimators import (
     Exact,
     GumbelSoftmax,
+    LeaveOneOut,
     MovingAverage,
     ScoreFunction,
     SelfCritic,
@@ -43,6 +44,7 @@ every = pytest.mark.parametrize("structure", ANY, ids=identify)
 ESTIMATORS: dict[str, Callable[[AbstractStructure], estimators.AbstractEstimator]] = {
     "score function": ScoreFunction,
     "self-critic": lambda structure: ScoreFunction(structure, SelfCritic(), samples=2),
+    "leave one out": lambda structure: ScoreFunction(structure, LeaveOneOut(), samples=2),
     "moving average": lambda structure: ScoreFunction(structure, MovingAverage()),
     "sum and sample": SumAndSample,
     "sum three": lambda structure: SumAndSample(structure, k=3),

@@ -52,7 +52,7 @@ def test_forward_mode_is_the_transpose_of_backward(
 ) -> None:
     scores, tangent = torch.randn(2, 2, *structure.shape).double().unbind()
     for function in functions(structure, noise).values():
-        value, found = torch.func.jvp(function, (scores,), (tangent,))
+        value, found, *_ = torch.func.jvp(function, (scores,), (tangent,))
         wanted = along(torch.autograd.functional.jacobian(function, scores), tangent)
         assert found.abs().max() > 0
         torch.testing.assert_close((value, found), (function(scores), wanted))

@@ -19,8 +19,8 @@ def check_structure(value: object, base: type) -> None:
 
     if isinstance(value, Perturbed):
         raise TypeError(
-            "`structure` must be a structure, got a Perturbed; call it: `perturbed(scores)` are its "
-            "marginals, and `perturbed.max` and `perturbed.sample` the rest."
+            "`structure` must be a structure, got a Perturbed; call it: `perturbed(scores)` are "
+            "its marginals, and `perturbed.max` and `perturbed.sample` the rest."
         )
     raise TypeError(
         "`structure` must be a structure, such as `fenchel.Sequence(5, 3)`, or for a function that "

@@ -19,10 +19,17 @@ class AbstractBaseline(nn.Module, abc.ABC):
 
     extra_calls: int = 0
     """How often it calls the loss function for each item."""
+    min_samples: int = 1
+    """How many samples of each item it needs."""
 
     @abc.abstractmethod
     def forward(self, distribution: AbstractSampled, loss: Loss, context: Tensor) -> Tensor:
         """The baseline of each item, (B), or of all, a scalar; `context` is (B, F)."""
+
+    def of_samples(self, baseline: Tensor, losses: Tensor) -> Tensor:
+        """That of each sample, (samples, B), which may depend on the detached losses of the other
+        samples."""
+        return baseline.expand_as(losses)
 
     def learn(self, baseline: Tensor, losses: Tensor) -> Tensor | None:
         """Learns from the detached losses (samples, B); returns what to minimize, (B), or None."""
@@ -71,6 +78,21 @@ class SelfCritic(AbstractBaseline):
     def forward(self, distribution: AbstractSampled, loss: Loss, context: Tensor) -> Tensor:
         with torch.no_grad():
             return loss(repeat_items(distribution), distribution.mode())
+
+
+class LeaveOneOut(AbstractBaseline):
+    """For each sample the mean loss of the other samples of its item, which it needs two of.
+
+    References: kool2019buy.
+    """
+
+    min_samples = 2
+
+    def forward(self, distribution: AbstractSampled, loss: Loss, context: Tensor) -> Tensor:
+        return context.new_zeros(())
+
+    def of_samples(self, baseline: Tensor, losses: Tensor) -> Tensor:
+        return (losses.sum(0) - losses) / (len(losses) - 1)
 
 
 class Learned(AbstractBaseline):

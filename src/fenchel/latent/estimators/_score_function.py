@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ... import _checks
 from .._checks import check_baseline, check_context
 from .._distributions import AbstractSampled, score_weight
 from .._expectation import Expectation, Loss
@@ -18,8 +19,8 @@ class ScoreFunction(AbstractSampler):
     Args:
         over: a mapping onto the simplex, `Softmax()` by default, a structure, or a `Perturbed`. For
             perturb-and-MAP, p is the density of the perturbed scores.
-        baseline: b: `MovingAverage()`, `SelfCritic()`, `Learned(network)`, or None for zero. The
-            model's loss gives it no gradient.
+        baseline: b: `MovingAverage()`, `SelfCritic()`, `Learned(network)`, for two samples or more
+            `LeaveOneOut()`, or None for zero. The model's loss gives it no gradient.
         samples: how many for each item.
 
     >>> from fenchel.latent import estimators, marginalize
@@ -38,6 +39,8 @@ class ScoreFunction(AbstractSampler):
     ) -> None:
         super().__init__(over, samples)
         check_baseline(baseline, AbstractBaseline)
+        if baseline is not None:
+            _checks.check_size("samples", samples, minimum=baseline.min_samples)
         self.baseline = baseline
 
     def estimate_by_samples(self, distribution: AbstractSampled, loss: Loss) -> Expectation:
@@ -53,7 +56,7 @@ class ScoreFunction(AbstractSampler):
             b = self.baseline(distribution, loss, context)
             each = losses.detach().reshape(self.samples, -1)
             baseline_loss = self.baseline.learn(b, each)
-            terms = terms + b.detach().expand_as(each).flatten() * (1 - weight)
+            terms = terms + self.baseline.of_samples(b.detach(), each).flatten() * (1 - weight)
             calls += self.baseline.extra_calls
         value = mean_over_samples(terms, self.samples)
         if baseline_loss is not None:
