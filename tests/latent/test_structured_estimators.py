@@ -16,6 +16,7 @@ from fenchel.latent import estimators, gradient_variance, log_likelihood, margin
 from fenchel.latent.estimators import (
     Exact,
     GumbelSoftmax,
+    LeaveOneOut,
     MovingAverage,
     ScoreFunction,
     SelfCritic,
@@ -43,6 +44,7 @@ every = pytest.mark.parametrize("structure", ANY, ids=identify)
 ESTIMATORS: dict[str, Callable[[AbstractStructure], estimators.AbstractEstimator]] = {
     "score function": ScoreFunction,
     "self-critic": lambda structure: ScoreFunction(structure, SelfCritic(), samples=2),
+    "leave one out": lambda structure: ScoreFunction(structure, LeaveOneOut(), samples=2),
     "moving average": lambda structure: ScoreFunction(structure, MovingAverage()),
     "sum and sample": SumAndSample,
     "sum three": lambda structure: SumAndSample(structure, k=3),
@@ -204,11 +206,14 @@ def test_probabilities_sum_to_one(structure: AbstractStructure) -> None:
 @tractable
 def test_summing_all_is_exact(structure: AbstractStructure) -> None:
     model = Members.of(structure)
-    estimator = SumAndSample(structure, k=len(model.members) + 1)
-    outcome = marginalize(model.scores, model.loss, estimator)
-    assert outcome.exact
-    assert outcome.calls == len(model.members)
-    torch.testing.assert_close(outcome.value, (model.totals().softmax(0) * model.table()).sum())
+    for more in (0, 1):
+        estimator = SumAndSample(structure, k=len(model.members) + more)
+        outcome = marginalize(model.scores, model.loss, estimator)
+        assert outcome.exact
+        assert outcome.calls == len(model.members)
+        torch.testing.assert_close(outcome.value, (model.totals().softmax(0) * model.table()).sum())
+    fewer = SumAndSample(structure, k=len(model.members) - 1)
+    assert not marginalize(model.scores, model.loss, fewer).exact
 
 
 def test_summing_more_lowers_the_variance() -> None:

@@ -101,7 +101,7 @@ def test_perturbed_priors(structure: AbstractStructure, sigma: float | None) -> 
     model = Members.of(structure)
     prior = torch.randn(structure.shape).double() / 2
     estimator = Exact(structure) if sigma is None else ScoreFunction(Perturbed(structure, sigma))
-    p = model.perturbed(sigma or 1.0, prior).detach()
+    p = model.perturbed(1.0, prior).detach()  # whatever the noise of the posterior
     found = log_likelihood(model.scores, density(model), estimator, prior=prior, samples=MANY)
     check(found, p.log() - model.table(), None, p)
     assert found.support == -torch.inf
@@ -149,3 +149,27 @@ def test_extra_scores_of_a_posterior_are_given_before() -> None:
     with pytest.raises(TypeError, match="`lengths` must be None where a `Posterior` is given"):
         log_likelihood(posterior, lambda i, z: z.sum((1, 2)), lengths=3)
     assert log_likelihood(posterior, lambda i, z: z.sum((1, 2))).value.isfinite()
+
+
+@pytest.mark.parametrize("batch", [(0,), (2, 0)])
+@pytest.mark.parametrize("structure", [Matching(2, 2), CUSTOM, Sequence(3, 2)], ids=identify)
+def test_no_items(structure: AbstractStructure, batch: tuple[int, ...]) -> None:
+    scores = torch.randn(*batch, *structure.shape).double()
+    for kind in (ScoreFunction, GumbelSoftmax):
+        for prior in (None, torch.zeros(structure.shape).double()):
+            found = log_likelihood(
+                scores, lambda i, z: z.flatten(1).sum(1), kind(structure), prior=prior, samples=3
+            )
+            assert found.value.shape == batch
+
+
+def test_matchings_have_no_extra_scores() -> None:
+    for prior in (None, torch.zeros(2, 2)):
+        with pytest.raises(ValueError, match="`extra_scores` must be None for matching"):
+            log_likelihood(
+                torch.zeros(2, 2),
+                lambda i, z: z.sum((1, 2)),
+                ScoreFunction(Matching(2, 2)),
+                prior=prior,
+                prior_extra_scores="nonsense",  # type: ignore[arg-type]
+            )

@@ -158,3 +158,15 @@ def test_spigot_with_lengths_and_forbidden_parts() -> None:
     assert found[0, 1].tolist() == [0.0, 0.0]
     assert found[1, 2].tolist() == [0.0, 0.0]
     assert (found != 0).any()
+
+
+def test_spigot_says_that_torch_func_has_no_rule() -> None:
+    def value(scores: Tensor) -> Tensor:
+        return marginalize(scores, lambda item, z: z[:, 0], Spigot()).value.sum()
+
+    for call in (
+        lambda: torch.func.grad(value)(torch.randn(2, 3)),
+        lambda: torch.func.jvp(value, (torch.randn(2, 3),), (torch.randn(2, 3),)),
+    ):
+        with pytest.raises(NotImplementedError, match=r"Spigot has no rule for torch\.func"):
+            call()

@@ -91,7 +91,7 @@ def test_a_function_for_one_instance_or_for_all() -> None:
         ValueError, match=r"must return indicators of the scores' shape \(3,\), got \(\)"
     ):
         map_inference(Custom((3,), lambda scores: scores.sum()), scores)
-    with pytest.raises(TypeError, match=r"`argmax` must return a torch.Tensor, got list"):
+    with pytest.raises(TypeError, match=r"`oracle` must return a torch.Tensor, got list"):
         map_inference(Custom((3,), lambda scores: [1, 0, 0]), scores)
 
 

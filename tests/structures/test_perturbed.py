@@ -21,6 +21,7 @@ from fenchel import (
     Matching,
     Sequence,
     StructuredLoss,
+    log_partition,
     map_inference,
     marginals,
     structured_loss,
@@ -350,3 +351,19 @@ def test_samples_are_members() -> None:
         members = exact.codes(structure)
         same = (codes.flatten(1).unsqueeze(1) == members.flatten(1)).all(-1)
         assert same.any(1).all()
+
+
+def test_messages_name_it() -> None:
+    own = Custom((2,), lambda scores: torch.ones_like(scores))
+    for structure in (Matching(2, 2), own):
+        for call in (structures.sample, log_partition_of):
+            with pytest.raises(NotImplementedError, match=r"`fenchel\.structures\.Perturbed`"):
+                call(structure, torch.zeros(structure.shape), 3)
+    perturbed = Perturbed(Bits(2))
+    for function in (map_inference, marginals):
+        with pytest.raises(TypeError, match=r"got a Perturbed; call it: `perturbed\(scores\)`"):
+            function(perturbed, torch.zeros(2))  # type: ignore[arg-type]
+
+
+def log_partition_of(structure: AbstractStructure, scores: Tensor, n: int) -> Tensor:
+    return log_partition(structure, scores)

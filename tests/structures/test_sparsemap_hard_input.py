@@ -112,7 +112,7 @@ def test_an_oracle_that_is_wrong() -> None:
     for value in (torch.nan, torch.inf):
         broken = Custom((3,), lambda x, value=value: torch.full_like(x, value))
         for function in (fenchel.map_inference, sparsemap):
-            with pytest.raises(ValueError, match="`argmax` must return finite indicators; for"):
+            with pytest.raises(ValueError, match="`oracle` must return finite indicators; for"):
                 function(broken, scores)
     with pytest.raises(ZeroDivisionError):
         sparsemap(Custom((3,), lambda x: x / (1 // 0)), scores)
@@ -159,9 +159,9 @@ def test_an_oracle_that_breaks_later() -> None:
     scores = torch.tensor([[1.0, 0.9, 0.8]] * 2)
     with pytest.raises(ValueError, match=r"of the scores' shape \(2, 3\), got \(3,\)"):
         sparsemap(breaks(torch.zeros(3)), scores)
-    with pytest.raises(TypeError, match=r"`argmax` must return a torch.Tensor, got NoneType"):
+    with pytest.raises(TypeError, match=r"`oracle` must return a torch.Tensor, got NoneType"):
         sparsemap(breaks(None), scores)
-    with pytest.raises(ValueError, match="`argmax` must return finite indicators"):
+    with pytest.raises(ValueError, match="`oracle` must return finite indicators"):
         sparsemap(breaks(torch.full((2, 3), torch.nan)), scores)
     with pytest.raises(ValueError, match="must return the best structure; it returned one whose"):
         sparsemap(breaks(torch.tensor([[0, 0, 0]] * 2)), scores)

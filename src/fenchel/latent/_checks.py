@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .._checks import check_float_tensor, type_name
@@ -73,6 +74,15 @@ def check_same_structure(value: object, own: object) -> None:
         )
 
 
+def check_contains(larger: object, smaller: object, is_contained: bool) -> None:
+    """Raises unless the set of a prior contains that of the posterior."""
+    if not is_contained:
+        raise ValueError(
+            f"`structure` must contain all structures of the posterior's, {smaller}; {larger} does "
+            "not."
+        )
+
+
 def check_losses(value: Any, num_pairs: int, name: str) -> None:
     """Raises unless a user's function returned one value for each of so many pairs."""
     if not isinstance(value, Tensor):
@@ -135,9 +145,14 @@ def check_predictions(value: Any, num_items: int) -> Tensor:
 
 
 def check_context(value: Tensor | None, problem: Any) -> Tensor:
-    """What a baseline sees of each item, (B, F): the given tensor (..., F), or the scores."""
+    """What a baseline sees of each item, (B, F): the given tensor (..., F), or the scores, with
+    zeros for those that are not finite or behind the end."""
     if value is None:
-        return problem.scores.flatten(1).detach()
+        scores = problem.scores.detach()
+        seen = scores.isfinite()
+        if problem.lengths is not None:
+            seen = seen & problem.structure.length_mask(problem.lengths)
+        return torch.where(seen, scores, 0.0).flatten(1)
     check_float_tensor("context", value)
     if value.ndim == 0 or value.shape[:-1] != problem.batch:
         wanted = ", ".join([*map(str, problem.batch), "F"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,9 +14,8 @@ from torch.nn.functional import logsigmoid, one_hot, pad
 from ..mappings import AbstractMapping
 from ..mappings._softmax import Softmax
 from ..structures._base import AbstractStructure
-from ..structures._checks import check_same_shape
-from ..structures._inference import log_partition
 from ..structures._problem import Problem
+from ._divergence import divergence
 from ._k_best import k_best
 
 TRIES = 32
@@ -26,6 +25,16 @@ TRIES = 32
 def safe_log(p: Tensor) -> Tensor:
     """log p; where p is zero it is −inf and has no gradient."""
     return torch.where(p == 0, -torch.inf, torch.where(p == 0, 1.0, p).log())
+
+
+def log_softmax(scores: Tensor) -> Tensor:
+    """log p of p ∝ exp(scores), (..., K); −inf without a gradient where all scores are −inf. Scores
+    of +inf share the probability."""
+    infinite = scores.detach() == torch.inf
+    certain = torch.where(infinite, 0.0, -torch.inf).to(scores.dtype)
+    scores = torch.where(infinite.any(-1, keepdim=True) & ~scores.isnan(), certain, scores)
+    empty = (scores.detach() == -torch.inf).all(-1, keepdim=True)
+    return torch.where(empty, -torch.inf, torch.where(empty, 0.0, scores).log_softmax(-1))
 
 
 def entropy(p: Tensor) -> Tensor:
@@ -50,6 +59,12 @@ class AbstractDistribution(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def mass(self) -> Tensor:
+        """(B), zero where an item has no outcome, NaN where its scores have no distribution, and
+        about one for all others."""
+
+    @property
+    @abc.abstractmethod
     def marginals(self) -> Tensor:
         """The expectation of the outcomes' parts, (B, *shape), differentiable."""
 
@@ -65,17 +80,7 @@ class AbstractDistribution(abc.ABC):
             prior: (B, *shape); None for the uniform prior.
             structure: None for that of the distribution.
         """
-        problem = self.problem
-        theta = torch.zeros_like(problem.scores[:1]) if prior is None else prior
-        over = problem.structure if structure is None else structure
-        check_same_shape("structure", over, problem.structure)
-        lengths = lengths_of(problem)
-        if lengths is not None:
-            theta = theta.expand_as(problem.scores)
-        log_z = log_partition(over, theta, lengths=lengths)
-        u = self.marginals
-        score = torch.where(u == 0, 0.0, u * theta).flatten(1).sum(1)
-        return log_z - score - self.entropy
+        return divergence(self.problem, self.marginals, self.entropy, prior, structure)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +100,11 @@ class Table(AbstractDistribution):
     outcome: Callable[[Tensor, Tensor], Tensor]
     mean: Callable[[], Tensor]
     exact: Tensor
+
+    @property
+    def mass(self) -> Tensor:
+        unknown = self.marginals.detach().isnan().flatten(1).any(1)
+        return torch.where(unknown, torch.nan, self.weights.detach().sum(1))
 
     @property
     def marginals(self) -> Tensor:
@@ -183,7 +193,26 @@ class HasProbabilities(AbstractSampled):
         first = outside.int().argmax(0)
         weight = mass / -torch.expm1(TRIES * torch.log1p(-mass))
         weight = torch.where(outside.any(0), weight, 0.0).to(log_p.dtype)
-        return Rest(z[first, torch.arange(size, device=z.device)], weight, ~exists.all(1))
+        is_empty = exists.sum(1) >= self.num_outcomes()
+        return Rest(z[first, torch.arange(size, device=z.device)], weight, is_empty)
+
+    @torch.no_grad()
+    def num_outcomes(self) -> Tensor:
+        """How many outcomes each item has, (B) in float64: the partition function of scores zero,
+        without the parts that are excluded."""
+        problem, structure = self.problem, self.problem.structure
+        scores, extra = (
+            None if x is None else torch.where(x.isinf(), -torch.inf, 0.0).double()
+            for x in (problem.scores, problem.extra_scores)
+        )
+        arguments: Any = structure.arguments(scores, extra, problem.lengths)  # type: ignore[arg-type]
+        return structure.log_partition(*arguments).exp().round()
+
+
+def score_weight(log_p: Tensor) -> Tensor:
+    """p over its own value: 1, with the derivatives ∇p/p, ∇²p/p, … of every order. A sample's loss
+    times it has the derivatives of the expectation, on average."""
+    return (log_p - log_p.detach()).nan_to_num().exp()
 
 
 def is_among(drawn: Tensor, known: Tensor, exists: Tensor) -> Tensor:
@@ -212,11 +241,15 @@ class Categorical(HasProbabilities, HasRelaxation):
     def __init__(self, problem: Problem, mapping: AbstractMapping, scores: Tensor) -> None:
         self.problem = problem
         if isinstance(mapping, Softmax):
-            self.log_probs = (scores / mapping.gamma).log_softmax(-1).reshape(problem.scores.shape)
+            self.log_probs = log_softmax(scores / mapping.gamma).reshape(problem.scores.shape)
             self.probabilities = self.log_probs.exp()
         else:
             self.probabilities = mapping(scores).reshape(problem.scores.shape)
             self.log_probs = safe_log(self.probabilities)
+
+    @property
+    def mass(self) -> Tensor:
+        return self.probabilities.detach().sum(1)
 
     @property
     def marginals(self) -> Tensor:
@@ -263,6 +296,11 @@ class Bernoulli(HasProbabilities, HasRelaxation):
         self.problem = problem
 
     @property
+    def mass(self) -> Tensor:
+        scores = self.problem.scores.detach()
+        return torch.where(scores.isnan().any(1), torch.nan, torch.ones_like(scores[:, 0]))
+
+    @property
     def marginals(self) -> Tensor:
         return self.problem.scores.sigmoid()
 
@@ -275,7 +313,7 @@ class Bernoulli(HasProbabilities, HasRelaxation):
         return torch.where(certain, 0.0, bits).sum(-1)
 
     def sample(self, samples: int) -> Drawn:
-        z = torch.bernoulli(self.marginals.detach().repeat(samples, 1))
+        z = torch.bernoulli(self.marginals.detach().nan_to_num().repeat(samples, 1))
         return Drawn(z, z)
 
     def log_prob(self, item: Tensor, point: Tensor) -> Tensor:

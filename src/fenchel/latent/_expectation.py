@@ -39,7 +39,9 @@ class Loss:
             _checks.check_size("chunk", self.chunk)
 
     def __call__(self, item: Tensor, z: Tensor) -> Tensor:
-        """The values (N,) of items (N,) and outcomes (N, …), in chunks."""
+        """The values (N,) of items (N,) and outcomes (N, …), in chunks. Outcomes that are NaN are
+        zero for the function, so that what it computes with has a finite gradient."""
+        z = z.nan_to_num() if z.is_floating_point() else z
         if self.chunk is None or len(item) <= self.chunk:
             return self._call(item, z)
         chunks = zip(item.split(self.chunk), z.split(self.chunk), strict=True)
@@ -66,10 +68,18 @@ class Expectation:
     def _restore(self, values: Tensor) -> Tensor:
         return self._distribution.problem.restore_batch(values)
 
+    def _complete(self, values: Tensor) -> Tensor:
+        """Values (B), zero for an item without outcomes; NaN with the gradient NaN for one without
+        a distribution."""
+        mass = self._distribution.mass
+        scores = self._distribution.problem.scores.flatten(1)
+        unknown = torch.where(mass.isnan(), torch.nan, 0.0).to(values.dtype) * scores.sum(1)
+        return torch.where(mass.isnan(), unknown, torch.where(mass == 0, 0.0, values))
+
     @cached_property
     def value(self) -> Tensor:
         """(...): differentiable in the scores and in all that the function computed with."""
-        return self._value.reshape((*self._distribution.problem.batch, *self._value.shape[1:]))
+        return self._complete(self._value).reshape(self._distribution.problem.batch)
 
     @cached_property
     def calls(self) -> Tensor:
@@ -91,7 +101,7 @@ class Expectation:
     def entropy(self) -> Tensor:
         """(...), differentiable: −Σ_z p(z) log p(z). It is exact, even if the value is an
         estimate. Perturb-and-MAP has none: NotImplementedError."""
-        return self._restore(self._distribution.entropy)
+        return self._restore(self._complete(self._distribution.entropy))
 
     def kl(self, prior: Tensor | None = None, structure: AbstractStructure | None = None) -> Tensor:
         """KL(p ‖ prior) = Σ_z p(z) log(p(z) / prior(z)), with prior(z) ∝ exp⟨prior, z⟩.
@@ -100,7 +110,8 @@ class Expectation:
             prior: the scores of the prior, which broadcast to those of the posterior; None for the
                 uniform one.
             structure: the set that the prior is over, if it is larger than the posterior's: `Bits`
-                for a `Budget`, for example.
+                for a `Budget`, for example. A set of the library that does not contain the
+                posterior's is an error.
         Returns:
             (...), differentiable in the scores and in the prior's. If p is perturb-and-MAP, so is
             the prior, with the same noise, and this is the divergence of the perturbed scores: an
@@ -115,7 +126,7 @@ class Expectation:
         """
         distribution = self._distribution
         theta = None if prior is None else distribution.problem.broadcast_scores("prior", prior)
-        return self._restore(distribution.kl(theta, structure))
+        return self._restore(self._complete(distribution.kl(theta, structure)))
 
 
 def embed(z: Tensor, weight: Tensor) -> Tensor:

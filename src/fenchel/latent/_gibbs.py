@@ -17,6 +17,7 @@ from ..structures._problem import ExtraScores
 from ..structures._sequence import Sequence
 from ..structures._tree import DependencyTree
 from ._distributions import Drawn, HasProbabilities
+from ._divergence import log_num_matchings
 
 SAMPLED = (Budget, Sequence, DependencyTree)
 """The structures of which there are exact samples, besides `Choice` and `Bits`."""
@@ -50,11 +51,15 @@ class Gibbs(HasProbabilities):
 
     @cached_property
     def log_z(self) -> Tensor:
-        """The log-partition (B), in float64; zero where there is no structure."""
+        """The log-partition (B), in float64."""
         scores, lengths = self.problem.scores.double(), self.problem.lengths
         arguments = self.structure.arguments(scores, self._extra_scores, lengths)
-        value = self.structure.log_partition(*arguments)
-        return torch.where(value == -torch.inf, 0.0, value)
+        return self.structure.log_partition(*arguments)
+
+    @property
+    def mass(self) -> Tensor:
+        log_z = self.log_z.detach()
+        return torch.where(log_z.isnan(), torch.nan, (log_z > -torch.inf).double())
 
     @property
     def marginals(self) -> Tensor:
@@ -76,7 +81,9 @@ class Gibbs(HasProbabilities):
         if extra is not None and len(extra) > 1:
             extra = extra[item]
         value = self.structure.score(scores, extra, self.structure.codes_of(point))
-        return (value - self.log_z[item]).to(self.problem.scores.dtype)
+        log_z = self.log_z[item]
+        log_z = torch.where(log_z == -torch.inf, 0.0, log_z)
+        return (value - log_z).to(self.problem.scores.dtype)
 
     def mode(self) -> Tensor:
         return self.structure.best_vertices(self.problem).indicator
@@ -94,15 +101,14 @@ class Gibbs(HasProbabilities):
 class UniformMatching(Gibbs):
     """All matchings of each item, with the same probability."""
 
+    structure: Matching
+
     def __init__(self, structure: Matching, scores: Tensor, lengths: Tensor | None) -> None:
         super().__init__(structure, torch.zeros_like(scores), lengths=lengths)
 
     @cached_property
     def log_z(self) -> Tensor:
-        sizes, lengths = torch.tensor(self.structure.shape), self.problem.lengths
-        sizes = sizes.expand(len(self.problem.scores), 2) if lengths is None else lengths
-        small, large = sizes.to(self.problem.scores.device).double().sort(1).values.unbind(1)
-        return torch.lgamma(large + 1) - torch.lgamma(large - small + 1)
+        return log_num_matchings(self.structure, self.problem.scores, self.problem.lengths)
 
     @property
     def entropy(self) -> Tensor:
@@ -111,5 +117,5 @@ class UniformMatching(Gibbs):
     def sample(self, samples: int) -> Drawn:
         """By symmetry the best matching of independent noise is any, with the same probability."""
         codes = Perturbed(self.structure).sample(self._scores, samples, **self._given)
-        z = self._indicator(codes.transpose(0, 1).flatten(0, 1))
+        z = self._indicator(self._flatten_batch(codes).transpose(0, 1).flatten(0, 1))
         return Drawn(z, z)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from ..mappings._softmax import Softmax
 from ..structures._bits import Bits
 from ..structures._budget import Budget
 from ..structures._choice import Choice
@@ -22,7 +21,6 @@ from ._distributions import (
     AbstractDistribution,
     AbstractSampled,
     Bernoulli,
-    Categorical,
     HasProbabilities,
     Table,
     is_among,
@@ -33,7 +31,7 @@ from ._gibbs import SAMPLED, Gibbs, UniformMatching
 from ._marginalize import Estimator, as_estimator
 from ._perturb_and_map import PerturbAndMap
 from ._supports import from_posterior
-from .estimators._base import exclude_padding, repeat_items
+from .estimators._base import exclude_padding, repeat_items, softmax_of_choice
 
 
 class LogLikelihood(NamedTuple):
@@ -76,8 +74,9 @@ def log_likelihood(
         estimator, extra_scores, lengths, mask: as for `marginalize`.
         prior: scores of the prior, which broadcast to the posterior's; None for zeros. The prior is
             p(z) ∝ exp⟨prior, z⟩; where SparseMAP has a `Budget`, over all bits. For a `Matching`
-            with a prior, and for a structure of your own, it is perturb-and-MAP; its probabilities
-            are unknown, so all is sampled from it, and S is empty.
+            with a prior, and for a structure of your own, it is perturb-and-MAP with the noise of
+            `Perturbed(structure)`, whatever the estimator; its probabilities are unknown, so all is
+            sampled from it, and S is empty.
         prior_extra_scores: extra scores of the prior, if the structure has some.
         samples: M, for each item.
         chunk: the largest number of pairs in one call of `log_density`; None for no limit.
@@ -138,8 +137,6 @@ def _prior(
         theta = torch.zeros_like(problem.scores)
     else:
         theta = problem.broadcast_scores("prior", scores)
-    if isinstance(structure, Matching) and scores is None:
-        return UniformMatching(structure, theta, lengths)
     if isinstance(structure, Budget) and isinstance(posterior, Table):
         structure = Bits(structure.d)
     theta = theta.reshape(*problem.batch, *structure.shape)
@@ -148,13 +145,13 @@ def _prior(
     if isinstance(structure, SAMPLED):
         return Gibbs(structure, theta, extra_scores, lengths)
     base = structure.problem(theta, extra_scores, lengths)
+    if isinstance(structure, Matching) and scores is None:
+        return UniformMatching(structure, theta, lengths)
     if isinstance(structure, Choice):
-        base = exclude_padding(base)
-        return Categorical(base, Softmax(), base.scores)
+        return softmax_of_choice(base)
     if isinstance(structure, Bits):
         return Bernoulli(exclude_padding(base))
-    own = posterior.perturbed if isinstance(posterior, PerturbAndMap) else Perturbed(structure)
-    return PerturbAndMap(own, base)
+    return PerturbAndMap(Perturbed(structure), base)
 
 
 def _sum_support(

@@ -47,7 +47,8 @@ def marginalize(
             `Softmax()` for all categories, or its name, or over that of SparseMAP for a structure;
             or as one of `latent.estimators` does. None is `Sparsemax()`.
         extra_scores, lengths, mask: those of a structure, as for `fenchel.map_inference`.
-        context: (..., F), what a learned baseline sees; None for the scores. It gets no gradient.
+        context: (..., F), what a learned baseline sees; None for the scores, with zeros for those
+            that are not finite or behind the end. It gets no gradient.
         chunk: the largest number of pairs in one call of `loss_fn`; None for no limit.
     Returns:
         An Expectation: `value` and `calls` for each item, whether it is `exact`, `marginals`,

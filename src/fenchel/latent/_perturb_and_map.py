@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn.functional import one_hot, pad
 
 from ..ops.sparsemap.solution import Limits
 from ..structures._base import AbstractStructure
+from ..structures._checks import check_structure
 from ..structures._choice import Choice
 from ..structures._perturbed import Perturbed
 from ..structures._perturbed._rows import Rows
@@ -27,7 +29,8 @@ class PerturbAndMap(HasRelaxation):
     categories (N,) of a `Choice`.
 
     Nothing is known of the probability of z. But the perturbed scores u = θ + σZ have a density,
-    and E ℓ(z(u)) has the score function of u. So the points are these, as rows (N, D).
+    and E ℓ(z(u)) has the score function of u. So the points are these. They are given as the noise
+    Z, rows (N, D), since u loses its digits where the scores are much larger.
 
     Args:
         perturbed: the structure and its noise.
@@ -38,6 +41,15 @@ class PerturbAndMap(HasRelaxation):
         self.perturbed = perturbed
         self.problem = problem
         self.rows = Rows(problem)
+
+    @property
+    def mass(self) -> Tensor:
+        rows, theta = self.rows, self.rows.theta.detach()
+        solvable = ((theta < torch.inf) | ~rows.is_used).all(1)
+        total = solvable.double()
+        if isinstance(self.problem.structure, Choice):
+            total = rows.is_used.any(1).double()
+        return torch.where(solvable, total, torch.nan)
 
     @cached_property
     def marginals(self) -> Tensor:  # type: ignore[override]
@@ -52,6 +64,7 @@ class PerturbAndMap(HasRelaxation):
 
     def kl(self, prior: Tensor | None, structure: AbstractStructure | None) -> Tensor:
         if structure is not None:
+            check_structure(structure, AbstractStructure)
             check_same_structure(structure, self.problem.structure)
         rows, theta = self.rows, self.rows.theta
         shift = theta
@@ -62,18 +75,17 @@ class PerturbAndMap(HasRelaxation):
         return self.perturbed.density.kl(shift).sum(1)
 
     def sample(self, samples: int) -> Drawn:
-        theta, sigma = self.rows.theta.detach(), self.perturbed.sigma
         pairs = [
-            (self._outcomes(best.y.flatten(0, 1)), (theta + sigma * noise).flatten(0, 1))
+            (self._outcomes(best.y.flatten(0, 1)), noise.flatten(0, 1))
             for noise, best in self.perturbed.solve(self.rows, samples)
         ]
         z, points = (torch.cat(column) for column in zip(*pairs, strict=True))
         return Drawn(z, points)
 
     def log_prob(self, item: Tensor, point: Tensor) -> Tensor:
-        noise = (point - self.rows.theta[item]) / self.perturbed.sigma
-        used = self.rows.is_used[item]
-        density = self.perturbed.density.log_density(torch.where(used, noise, 0.0))
+        theta, used = self.rows.theta[item], self.rows.is_used[item]
+        shift = torch.where(used, theta - theta.detach(), 0.0) / self.perturbed.sigma  # zero
+        density = self.perturbed.density.log_density(point - shift)
         return torch.where(used, density, 0.0).sum(1).to(self.problem.scores.dtype)
 
     def mode(self) -> Tensor:
@@ -98,7 +110,8 @@ class PerturbAndMap(HasRelaxation):
         z = self.sample(samples).z
         batch = len(self.problem.scores)
         item = torch.arange(batch, device=z.device).repeat(samples)
-        pairs = torch.cat([item.unsqueeze(1), z.reshape(len(item), -1).double()], 1)
+        parts = z.reshape(len(item), math.prod(z.shape[1:])).double()
+        pairs = torch.cat([item.unsqueeze(1), parts], 1)
         rows, counts = pairs.unique(dim=0, return_counts=True)
         item, outcomes = rows[:, 0].long(), rows[:, 1:].reshape(-1, *z.shape[1:]).to(z.dtype)
         sizes = torch.bincount(item, minlength=batch)

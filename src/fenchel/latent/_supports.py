@@ -74,6 +74,7 @@ def from_top_k_bits(structure: Bits, scores: Tensor, k: int, max_k: int) -> Tabl
     """A slot for each of the k best configurations z, for sparsemax of ⟨θ, z⟩; k doubles, too."""
     problem = structure.problem(scores)
     theta = problem.scores
+    theta = torch.where(theta.isnan().any(1, keepdim=True), torch.nan, theta)
 
     def solve(k: int) -> tuple[Tensor, Tensor]:
         sets = k_best(theta, k)

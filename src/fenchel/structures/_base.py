@@ -41,6 +41,8 @@ class AbstractStructure(abc.ABC):
     is a position, with the options 0 and 1."""
     lengths_of_dims: ClassVar[tuple[int, ...]] = (0,)
     """For the first dimensions of the scores, which of the lengths bounds them."""
+    oracle_name: ClassVar[str] = "argmax"
+    """What messages call the function that finds the best structure."""
     has_projection: ClassVar[bool] = False
     """Whether `project` is implemented."""
 
@@ -129,7 +131,10 @@ class AbstractStructure(abc.ABC):
     @property
     def intractable_message(self) -> str:
         """The error message of a structure without a log-partition."""
-        return f"{self.name} has no log-partition; use MAP inference or SparseMAP."
+        return (
+            f"{self.name} has no log-partition; use MAP inference or SparseMAP, or "
+            "`fenchel.structures.Perturbed`, whose samples and marginals need MAP inference alone."
+        )
 
     def merge_extra(self, scores: Tensor, extra_scores: tuple[Tensor | None, ...]) -> Tensor | None:
         """The extra scores that a user gives as one tensor (B or 1, …), as operators take them.
@@ -166,13 +171,15 @@ class AbstractStructure(abc.ABC):
         scores, extra_scores = problem.scores, problem.extra_scores
         found, extra = self.argmax(*self.arguments(scores, extra_scores, problem.lengths)), None
         if extra_scores is not None:
-            found, extra = check_pair(found, torch.Size((len(scores), *extra_scores.shape[1:])))
+            found, extra = check_pair(
+                self.oracle_name, found, torch.Size((len(scores), *extra_scores.shape[1:]))
+            )
             extra = extra.detach().to(scores)
-            check_finite_indicators(extra, scores, extra_scores)
+            check_finite_indicators(self.oracle_name, extra, scores, extra_scores)
         indicator = found[0] if isinstance(found, tuple) else found
-        check_indicators(indicator, scores.shape)
+        check_indicators(self.oracle_name, indicator, scores.shape)
         indicator = indicator.detach().to(scores)
-        check_finite_indicators(indicator, scores, extra_scores)
+        check_finite_indicators(self.oracle_name, indicator, scores, extra_scores)
         return indicator, extra
 
     def best_vertices(self, problem: Problem) -> Vertices:

@@ -13,11 +13,19 @@ from .._checks import can_read_values, check_float_tensor, type_name
 
 def check_structure(value: object, base: type) -> None:
     """Raises unless the value is an instance of the base class of structures."""
-    if not isinstance(value, base):
+    if isinstance(value, base):
+        return
+    from ._perturbed import Perturbed  # which needs this file
+
+    if isinstance(value, Perturbed):
         raise TypeError(
-            "`structure` must be a structure, such as `fenchel.Sequence(5, 3)`, or for a function "
-            f"that finds the best one `fenchel.Custom(shape, oracle)`; got {type_name(value)}."
+            "`structure` must be a structure, got a Perturbed; call it: `perturbed(scores)` are "
+            "its marginals, and `perturbed.max` and `perturbed.sample` the rest."
         )
+    raise TypeError(
+        "`structure` must be a structure, such as `fenchel.Sequence(5, 3)`, or for a function that "
+        f"finds the best one `fenchel.Custom(shape, oracle)`; got {type_name(value)}."
+    )
 
 
 def check_same_shape(name: str, value: Any, other: Any) -> None:
@@ -163,8 +171,9 @@ def check_not_mapped(scores: Any, extra_scores: Any) -> None:
             value = functorch.get_unwrapped(value)
 
 
-def check_finite_indicators(value: Tensor, *scores: Tensor | None) -> None:
-    """Raises if indicators (B, …) are not finite, for scores without NaN and +inf."""
+def check_finite_indicators(name: str, value: Tensor, *scores: Tensor | None) -> None:
+    """Raises if indicators (B, …) are not finite, for scores without NaN and +inf. The function of
+    that name returned them, also below."""
     if not can_read_values(value) or value.isfinite().all():
         return
     bad = ~value.isfinite().flatten(1).all(1)
@@ -173,50 +182,50 @@ def check_finite_indicators(value: Tensor, *scores: Tensor | None) -> None:
             bad = bad & (given < torch.inf).flatten(1).all(1)
     if bad.any():
         raise ValueError(
-            "`argmax` must return finite indicators; for scores without NaN or +inf it returned "
+            f"`{name}` must return finite indicators; for scores without NaN or +inf it returned "
             f"{value[bad][0].tolist()}."
         )
 
 
-def check_indicators(value: Any, shape: torch.Size) -> None:
+def check_indicators(name: str, value: Any, shape: torch.Size) -> None:
     """Raises unless a structure's own argmax returned indicators of that shape."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"`argmax` must return a torch.Tensor, got {type_name(value)}.")
+        raise TypeError(f"`{name}` must return a torch.Tensor, got {type_name(value)}.")
     if value.shape != shape:
         raise ValueError(
-            f"`argmax` must return indicators of the scores' shape {tuple(shape)}, got "
+            f"`{name}` must return indicators of the scores' shape {tuple(shape)}, got "
             f"{tuple(value.shape)}."
         )
 
 
-def check_pair(value: Any, shape: torch.Size) -> tuple[Any, Tensor]:
+def check_pair(name: str, value: Any, shape: torch.Size) -> tuple[Any, Tensor]:
     """What a structure's own argmax returned for extra scores of that shape; raises unless it is a
     pair of indicators, the second of that shape."""
     if not isinstance(value, tuple) or len(value) != 2:
         found = f"{len(value)} of them" if isinstance(value, tuple) else type_name(value)
         raise TypeError(
-            "`argmax` must return a pair where there are extra scores: the indicators, and those "
+            f"`{name}` must return a pair where there are extra scores: the indicators, and those "
             f"of the extra scores; got {found}."
         )
     indicator, extra = value
     if not isinstance(extra, Tensor):
         raise TypeError(
-            "`argmax` must return a torch.Tensor as indicators of the extra scores, got "
+            f"`{name}` must return a torch.Tensor as indicators of the extra scores, got "
             f"{type_name(extra)}."
         )
     if extra.shape != shape:
         raise ValueError(
-            f"`argmax` must return indicators of the extra scores' shape {tuple(shape)}, got "
+            f"`{name}` must return indicators of the extra scores' shape {tuple(shape)}, got "
             f"{tuple(extra.shape)}."
         )
     return indicator, extra
 
 
-def check_zeros_behind(indicator: Tensor, inside: Tensor) -> None:
+def check_zeros_behind(name: str, indicator: Tensor, inside: Tensor) -> None:
     """Raises if indicators (B, …) are not zero behind the end of their instances."""
     if can_read_values(indicator) and ((indicator != 0) & ~inside).any():
         raise ValueError(
-            "`argmax` must return indicators that are zero behind the end of each instance; "
+            f"`{name}` must return indicators that are zero behind the end of each instance; "
             "`lengths` says where this is."
         )
 

@@ -49,6 +49,7 @@ class Custom(AbstractStructure):
     """
 
     name: ClassVar[str] = "custom"
+    oracle_name: ClassVar[str] = "oracle"
 
     def __init__(
         self,
@@ -106,8 +107,8 @@ class Custom(AbstractStructure):
         given[0] = torch.where(inside, given[0], -torch.inf)
         found = self.oracle(*given, lengths.squeeze(1) if len(self.max_lengths) == 1 else lengths)
         indicator = found[0] if isinstance(found, tuple) else found
-        check_indicators(indicator, scores.shape)
-        check_zeros_behind(indicator, inside)
+        check_indicators("oracle", indicator, scores.shape)
+        check_zeros_behind("oracle", indicator, inside)
         return found
 
     def _argmax_of_each(self, given: list[Tensor], lengths: Tensor | None) -> Any:
@@ -121,8 +122,8 @@ class Custom(AbstractStructure):
                 corner = tuple(slice(sizes[b][k]) for k in self.lengths_of_dims)
             found = self.oracle(scores[corner], *rest)
             if rest:
-                found, extra[b] = check_pair(found, rest[0].shape)
-            check_indicators(found, scores[corner].shape)
+                found, extra[b] = check_pair("oracle", found, rest[0].shape)
+            check_indicators("oracle", found, scores[corner].shape)
             indicators[b][corner] = found.to(indicators)
         return (indicators, extra) if self.extra_shape is not None else indicators
 

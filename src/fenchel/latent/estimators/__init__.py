@@ -1,7 +1,7 @@
 """Ways to compute or estimate an expectation over a latent variable and its gradients."""
 
 from ._base import AbstractEstimator
-from ._baselines import AbstractBaseline, Learned, MovingAverage, SelfCritic
+from ._baselines import AbstractBaseline, Learned, LeaveOneOut, MovingAverage, SelfCritic
 from ._exact import Exact, TopK
 from ._gumbel import GumbelSoftmax, StraightThrough
 from ._score_function import ScoreFunction
@@ -14,6 +14,7 @@ __all__ = [
     "Exact",
     "GumbelSoftmax",
     "Learned",
+    "LeaveOneOut",
     "MovingAverage",
     "ScoreFunction",
     "SelfCritic",

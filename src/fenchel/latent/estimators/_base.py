@@ -19,6 +19,7 @@ from ...structures._choice import Choice
 from ...structures._factor_graph import FactorGraph
 from ...structures._perturbed import Perturbed
 from ...structures._problem import ExtraScores, Problem
+from ...structures._vector import mask_rows
 from .._checks import check_distribution, check_no_structure, check_not_graph
 from .._distributions import (
     AbstractDistribution,
@@ -142,8 +143,7 @@ class AbstractSampler(AbstractOver):
         if isinstance(over, Bits):
             return Bernoulli(exclude_padding(over.problem(*given)))
         if isinstance(over, Choice):
-            problem = exclude_padding(over.problem(*given))
-            return Categorical(problem, Softmax(), problem.scores)
+            return softmax_of_choice(over.problem(*given))
         check_no_structure(*given[1:], over)
         _checks.check_float_tensor("scores", scores)
         _checks.check_dim("scores", scores.shape, -1)
@@ -173,6 +173,12 @@ def exclude_padding(problem: Problem) -> Problem:
         return problem
     inside = problem.structure.length_mask(problem.lengths)
     return replace(problem, scores=torch.where(inside, problem.scores, -torch.inf))
+
+
+def softmax_of_choice(problem: Problem) -> Categorical:
+    """The probabilities of a `Choice`; NaN for an item with NaN or +inf."""
+    scores = mask_rows(problem.scores, problem.lengths)
+    return Categorical(exclude_padding(problem), Softmax(), scores)
 
 
 def repeat_items(distribution: AbstractDistribution, samples: int = 1) -> Tensor:

@@ -31,7 +31,7 @@ def sum_over_support(table: Table, loss: Loss) -> Expectation:
     in_support = table.weights != 0
     values = loss(item, table.outcome(item, slot)) if len(item) else table.weights.new_zeros(0)
     losses = values.new_zeros(in_support.shape).index_put((item, slot), values)
-    weights = table.weights.to(losses.dtype)
+    weights = table.weights.nan_to_num().to(losses.dtype)  # the value of such an item is NaN
     return Expectation(table, (weights * losses).sum(-1), in_support.sum(-1), table.exact)
 
 

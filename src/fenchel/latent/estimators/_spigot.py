@@ -13,6 +13,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from ... import _checks
+from ..._transforms import is_transformed
 from ...structures._problem import Problem
 from ...structures._sparsemap import sparsemap
 from .._distributions import AbstractSampled, lengths_of
@@ -28,6 +29,10 @@ class Spigot(AbstractSampler):
     likewise. Straight-through leaves the projection out. It is deterministic, and needs MAP
     inference alone: SparseMAP is the projection. `loss_fn` gets the vertices, (N, K) for
     categories. Extra scores have no gradient.
+
+    The gradient is not linear in that of the loss: a loss twice as large makes a step twice as
+    long, and the projection cuts it. So `value.mean()` and `value.sum()` differ by more than a
+    factor, also in their directions; with `mean()` multiply `step` by the number of items.
 
     Args:
         over: a mapping onto the simplex, `Softmax()` by default, a structure, or a `Perturbed`,
@@ -51,6 +56,11 @@ class Spigot(AbstractSampler):
         self.step = step
 
     def estimate_by_samples(self, distribution: AbstractSampled, loss: Loss) -> Expectation:
+        if is_transformed():
+            raise NotImplementedError(
+                "Spigot has no rule for torch.func and forward mode; use `backward` or "
+                "`torch.autograd.grad`."
+            )
         problem = distribution.problem
         best = self.most_probable(distribution)
         z: Any = ProjectedGradient.apply(problem.scores, best, problem, self.step)

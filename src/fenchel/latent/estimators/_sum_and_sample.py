@@ -7,7 +7,7 @@ import torch
 from ... import _checks
 from ...structures._perturbed import Perturbed
 from .._checks import check_probabilities
-from .._distributions import HasProbabilities
+from .._distributions import HasProbabilities, score_weight
 from .._expectation import Expectation, Loss
 from ._base import AbstractSampler, Over
 
@@ -18,7 +18,8 @@ class SumAndSample(AbstractSampler):
 
     Its variance is at most p(R) times that of the score-function estimator. The rest of a structure
     is sampled by rejection: the first of 32 samples that is not among the k. If there is none, the
-    rest counts as zero; the weight of the others makes up for it.
+    rest counts as zero; the weight of the others makes up for it. Second derivatives are unbiased,
+    too.
 
     Args:
         over: a mapping onto the simplex, `Softmax()` by default, or a structure of which there are
@@ -45,9 +46,9 @@ class SumAndSample(AbstractSampler):
         item, slot = used.nonzero(as_tuple=True)
         z = torch.cat([top, rest.z.unsqueeze(1)], 1)[item, slot]
         losses, log_p = loss(item, z), distribution.log_prob(item, z)
-        p = torch.where(slot < top.shape[1], log_p.exp(), rest.weight[item])
-        score = torch.where(slot < top.shape[1], 0.0, log_p - log_p.detach())
-        terms = p.to(losses.dtype) * (losses + losses.detach() * score)
+        sampled = rest.weight[item] * score_weight(log_p)
+        p = torch.where(slot < top.shape[1], log_p.exp(), sampled)
+        terms = p.nan_to_num().to(losses.dtype) * losses
         value = terms.new_zeros(len(top)).index_add(0, item, terms)
         return Expectation(distribution, value, used.sum(1), rest.is_empty)
 

@@ -105,4 +105,7 @@ def _sample(
 
 
 def _no_sampler(structure: AbstractStructure) -> str:
-    return f"{structure.name} has no algorithm that samples; use SparseMAP."
+    return (
+        f"{structure.name} has no algorithm that samples; use SparseMAP, or the `sample` of "
+        "`fenchel.structures.Perturbed`."
+    )

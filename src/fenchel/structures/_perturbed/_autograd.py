@@ -10,6 +10,11 @@ from typing import Any
 from torch import Tensor
 from torch.autograd import Function
 
+NO_SECOND = (
+    "a Perturbed has first derivatives only; for second ones use `fenchel.marginals`, or "
+    "`fenchel.sparsemap`."
+)
+
 
 class MeanVertex(Function):
     """The mean (B, D) of the best structures y (S, B, D) of perturbed scores θ, (B, D).
@@ -26,14 +31,19 @@ class MeanVertex(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, None, None]:
         theta, y, score = ctx.saved_tensors
-        loss = (y * gradient).sum(-1, keepdim=True)
-        if len(y) > 1:  # the mean is a baseline, which depends on each sample by 1/S
-            loss = (loss - loss.mean(0)) * (len(y) / (len(y) - 1))
-        return LastDerivative.apply((loss * score).mean(0), theta), None, None
+        return LastDerivative.apply(_covariance(y, score, gradient), theta), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> Any:
+        theta, y, score = ctx.saved_tensors
+        if tangent is None:
+            return None
+        return LastDerivative.apply(_covariance(score, y, tangent), theta)
 
 
 class MeanMaximum(Function):
@@ -49,11 +59,19 @@ class MeanMaximum(Function):
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
         theta, _, y = inputs
         ctx.save_for_backward(theta, y)
+        ctx.save_for_forward(theta, y)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, None, None]:
         theta, y = ctx.saved_tensors
         return LastDerivative.apply(gradient.unsqueeze(1) * y, theta), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> Any:
+        theta, y = ctx.saved_tensors
+        if tangent is None:
+            return None
+        return LastDerivative.apply((y * tangent).sum(-1), theta)
 
 
 class LastDerivative(Function):
@@ -71,7 +89,16 @@ class LastDerivative(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple:
-        raise NotImplementedError(
-            "a Perturbed has first derivatives only; for second ones use `fenchel.marginals`, or "
-            "`fenchel.sparsemap`."
-        )
+        raise NotImplementedError(NO_SECOND)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
+        raise NotImplementedError(NO_SECOND)
+
+
+def _covariance(a: Tensor, b: Tensor, v: Tensor) -> Tensor:
+    """The covariance of samples a and b (S, B, D), times vectors v (B, D): of ⟨a, v⟩ and b."""
+    along = (a * v).sum(-1, keepdim=True)
+    if len(a) > 1:  # the mean is a baseline, which depends on each sample by 1/S
+        along = (along - along.mean(0)) * (len(a) / (len(a) - 1))
+    return (along * b).mean(0)

@@ -57,8 +57,8 @@ class Gumbel(AbstractNoise):
     def draw(
         self, shape: tuple[int, ...], generator: torch.Generator | None, device: torch.device
     ) -> Tensor:
-        times = torch.empty(shape, dtype=torch.float64, device=device)
-        times.exponential_(generator=generator)
+        uniform = torch.rand(shape, dtype=torch.float64, device=device, generator=generator)
+        times = -torch.log1p(-uniform)
         return -times.clamp(min=torch.finfo(times.dtype).tiny).log() - EULER
 
     def score(self, z: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ... import _checks
+from ..._transforms import is_transformed
 from .._base import AbstractStructure
 from .._checks import check_structure
 from .._gibbs._scores import chunks
@@ -88,7 +89,7 @@ class Perturbed:
         Their derivative in the scores is E[y s(Z)ᵀ]/σ, where s = −∇ log ρ for the density ρ of the
         noise, Z itself if it is Gaussian. It is estimated by the same samples, as the covariance of
         y and s(Z), without bias for two samples or more, and kept for backward as twice `samples`
-        numbers for each score. It has no derivative itself.
+        numbers for each score. Forward mode has the same estimate. It has no derivative itself.
 
         Args:
             scores, extra_scores, lengths, mask: as for `fenchel.map_inference`.
@@ -149,7 +150,7 @@ class Perturbed:
     def mean(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """The marginals (B, *shape) and those of the extra scores, (B, …), in float64."""
         rows = Rows(problem)
-        if not (torch.is_grad_enabled() and rows.theta.requires_grad):
+        if not is_transformed() and not (torch.is_grad_enabled() and rows.theta.requires_grad):
             return rows.split(self._mean(rows)[0])
         pairs = [(self._score(rows, z), best.y) for z, best in self.solve(rows, self.samples)]
         score, y = (torch.cat(column) for column in zip(*pairs, strict=True))

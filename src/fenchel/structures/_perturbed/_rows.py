@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from ...ops.sequence import reference
 from .._factor_graph import GraphProblem
 from .._problem import Problem
+from .._sequence import Sequence
 
 
 class Best(NamedTuple):
@@ -62,11 +65,25 @@ class Rows:
     def is_used(self) -> Tensor:
         """(B, D): which of these a structure may use."""
         used = self.is_given & (self.theta.detach() != -torch.inf)
+        problem, size = self.problem, math.prod(self.problem.structure.shape)
+        scores, extra = used[:, :size], used[:, size:]
+        if problem.lengths is not None:
+            scores = scores & problem.structure.length_mask(problem.lengths).flatten(1)
+        if isinstance(problem.structure, Sequence) and problem.extra_scores is not None:
+            extra = extra & self._neighbours(problem.structure, problem.extra_scores)
+        return torch.cat([scores, extra], 1)
+
+    def _neighbours(self, structure: Sequence, extra_scores: Tensor) -> Tensor:
+        """(1 or B, E): all extra scores but the transitions behind the end of an instance."""
+        transitions, *_ = reference.split(extra_scores, *structure.shape)
+        pairs = transitions.shape[1] if transitions.ndim == 4 else 1
         lengths = self.problem.lengths
         if lengths is None:
-            return used
-        inside = self.problem.structure.length_mask(lengths).flatten(1)
-        return torch.cat([used[:, : inside.shape[1]] & inside, used[:, inside.shape[1] :]], 1)
+            lengths = torch.tensor([[structure.length]], device=self.theta.device)
+        inside = torch.arange(pairs, device=lengths.device) < lengths - 1
+        inside = inside.repeat_interleave(structure.tags**2, 1)
+        ends = math.prod(extra_scores.shape[1:]) - inside.shape[1]
+        return pad(inside, (ends, 0), value=True)
 
     def at(self, points: Tensor) -> Problem:
         """The problem with the scores of points (N, D), N a multiple of B, instance by instance."""
