@@ -162,3 +162,17 @@ def test_types_that_results_cannot_have() -> None:
     for target in (torch.int64, torch.zeros(1, dtype=torch.int64)):
         with pytest.raises(TypeError, match=message):
             found.to(target)
+
+
+@each
+def test_reading_in_inference_mode_does_not_cut_gradients(structure: AbstractStructure) -> None:
+    scores = torch.randn(2, *structure.shape, dtype=torch.float64, requires_grad=True)
+    posterior = sparsemap(structure, scores)
+    with torch.inference_mode():
+        assert posterior.marginals.isfinite().all()
+        assert posterior.weights.isfinite().all()
+    value = posterior.marginals.square().sum() + posterior.weights.square().sum()
+    (gradient,) = torch.autograd.grad(value, scores)
+    again = sparsemap(structure, scores)
+    value = again.marginals.square().sum() + again.weights.square().sum()
+    torch.testing.assert_close(gradient, torch.autograd.grad(value, scores)[0])

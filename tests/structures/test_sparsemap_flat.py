@@ -215,9 +215,6 @@ def test_the_limit_of_calls_holds(structure: AbstractStructure) -> None:
 @pytest.mark.parametrize("seed", range(20, 30))
 def test_no_tree_comes_twice(seed: int) -> None:
     torch.manual_seed(seed)
-    scores = (1e-6 * torch.randn(12, 12, dtype=torch.float64)).requires_grad_()
+    scores = 1e-6 * torch.randn(12, 12, dtype=torch.float64)
     posterior = sparsemap(DependencyTree(12, single_root=False), scores)
     assert len(posterior.codes.unique(dim=0)) == int(posterior.support_size)
-    (posterior.weights * torch.sin(posterior.codes.double().sum(-1))).sum().backward()
-    assert scores.grad is not None
-    assert scores.grad.abs().max() < 1000  # structures that depend on others do not blow it up
