@@ -46,7 +46,8 @@ class cached(Generic[T]):  # noqa: N801
         if instance is None:
             return self  # type: ignore[return-value]
         value = self.compute(instance)
-        if not torch.is_inference_mode_enabled():  # where it has no gradient, ever
+        # In inference mode it has no gradient, ever. A graph cannot ask for that mode.
+        if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
             object.__setattr__(instance, self.name, value)
         return value
 
