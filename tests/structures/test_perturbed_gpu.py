@@ -20,7 +20,7 @@ def test_noise_of_the_cpu_gives_the_same_results(structure: AbstractStructure) -
     results = []
     for device in ("cpu", "cuda"):
         perturbed = seeded(structure, samples=20)
-        moved = scores.to(device).requires_grad_()
+        moved = scores.detach().to(device).requires_grad_()
         u = perturbed(moved)
         loss = structured_loss(perturbed, moved, torch.zeros_like(u).detach())
         assert u.device == loss.device == moved.device
