@@ -153,7 +153,7 @@ def train(text: Text, kind: str, settings: LanguageSettings, device: str) -> dic
             {"step": first + count, "training": training, "loss": _mean_loss(model, held_out)}
         )
         print(f"{kind}: {history[-1]}", file=sys.stderr, flush=True)
-    with torch.no_grad(), autocast(device):
+    with torch.no_grad():  # in float32, where weights of softmax do not become zero
         nonzeros = model.nonzeros(held_out[: settings.counted, :-1])
     alphas = [attention.alpha_logit for attention in model.attentions] if kind == "alpha" else []
     return {

@@ -123,7 +123,9 @@ def _linear(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def losses(scores: Tensor, targets: Tensor) -> Tensor:
-    """−log p of each network's answers, on average, (N,).
+    """−log p of an answer of each network, on average over each sequence and over these, (N,).
+
+    Short sequences, which are learned first, count as much as long ones.
 
     Args:
         scores: (N, B, T, 2, 256).
@@ -135,7 +137,7 @@ def losses(scores: Tensor, targets: Tensor) -> Tensor:
     each = cross_entropy(
         scores.flatten(0, -2).float(), digits.flatten(), ignore_index=NOTHING, reduction="none"
     )
-    return each.reshape(digits.shape).sum((1, 2, 3)) / is_answer.sum((1, 2)).clamp(min=1)
+    return (each.reshape(digits.shape).sum((2, 3)) / is_answer.sum(2).clamp(min=1)).mean(1)
 
 
 def correct(scores: Tensor, targets: Tensor) -> Tensor:

@@ -90,7 +90,7 @@ class LanguageSettings:
     heads: int = 8
     context: int = 512
     batch: int = 32
-    steps: int = 2000
+    steps: int = 1500
     lr: float = 1e-3
     warmup: int = 100
     chunk: int = 250

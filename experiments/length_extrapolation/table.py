@@ -78,6 +78,7 @@ def language_page(content: dict[str, Any]) -> str:
         [
             ATTENTIONS[row["attention"]],
             f"{row['loss']:.4f}",
+            f"{min(record['loss'] for record in row['history']):.4f}",
             row["milliseconds"],
             row["milliseconds"] / base if base else None,
             fmean(count for layer in row["nonzeros"] for count in layer),
@@ -85,7 +86,8 @@ def language_page(content: dict[str, Any]) -> str:
         ]
         for row in rows
     ]
-    head = ["attention", "held-out loss", "ms per step", "of softmax", "nonzeros", "visible"]
+    head = ["attention", "held-out loss", "lowest", "ms per step", "of softmax"]
+    head += ["nonzeros", "visible"]
     parts = [
         f"Loss in nats per character after {content['settings']['steps']} steps; nonzeros are "
         "weights of a query, on average, of so many visible characters.",

@@ -126,8 +126,8 @@ def sorted_symbols(x: Tensor, sizes: Tensor) -> Tensor:
 
 
 def num_questions(size: int) -> int:
-    """Half of the pairs are asked for, up to a bound."""
-    return min((size + 1) // 2, MAX_QUESTIONS)
+    """All pairs are asked for, up to a bound."""
+    return min(size, MAX_QUESTIONS)
 
 
 def recall(sizes: Tensor, length: int) -> Batch:
@@ -148,7 +148,7 @@ def recall(sizes: Tensor, length: int) -> Batch:
     pair = torch.where(place < 2 * sizes, place // 2, asked).clamp(max=most - 1)
     key, value = keys.gather(1, pair), values.gather(1, pair)
     tokens = torch.where((place < 2 * sizes) & (place % 2 == 1), value, key)
-    end = 2 * sizes + ((sizes + 1) // 2).clamp(max=MAX_QUESTIONS)
+    end = 2 * sizes + sizes.clamp(max=MAX_QUESTIONS)
     is_answer = (place >= 2 * sizes) & (place < end)
     return Batch(tokens.masked_fill(place >= end, PADDING), value.masked_fill(~is_answer, NOTHING))
 

@@ -54,7 +54,7 @@ def check_recall(tokens: list[int], answers: list[int]) -> None:
     memory = dict(zip(pairs[::2], pairs[1::2], strict=True))
     questions = tokens[-len(answers) :]
     assert len(memory) == len(pairs) // 2
-    assert len(set(questions)) == len(questions) == (len(memory) + 1) // 2
+    assert len(set(questions)) == len(questions) == len(memory)
     assert answers == [memory[key] for key in questions]
     assert max(memory) < SYMBOLS // 2 <= min(memory.values())
 
