@@ -14,10 +14,14 @@ DIGITS = 256
 """The base in which a token is written."""
 EXPANSION = 2
 """The hidden layer of a network's second half, as a multiple of its width."""
+OUTPUT_GAIN = 2.0
+"""Of the last normalization, at the start."""
 
 
 class Networks(nn.Module):
     """Causal Transformers with normalization before each part, one for each seed.
+
+    The vectors of the digits serve both to read and to predict them.
 
     All parameters are one tensor, (networks, parameters of each). So a step is the same few
     operations however many networks there are, and none knows of another.
@@ -35,7 +39,7 @@ class Networks(nn.Module):
         # For each parameter its shape and its standard deviation, or the value that it starts with.
         table: dict[str, tuple[tuple[int, ...], float]] = {
             "embedding": ((2 * DIGITS + 1, width), 0.5),
-            "classes": ((width, 2 * DIGITS), width**-0.5),
+            "gain": ((width,), OUTPUT_GAIN),
         }
         learned = attentions.parameters(kind)
         for layer in range(self.layers):
@@ -94,7 +98,10 @@ class Networks(nn.Module):
             rows = num_answers if layer == self.layers - 1 else None
             own = {n.split(".")[1]: v for n, v in given.items() if n.startswith(f"{layer}.")}
             x = self._layer(x, own, rows or x.shape[2])
-        return _linear(_normal(x), given["classes"]).unflatten(-1, (2, DIGITS))
+        x = _normal(x) * given["gain"][:, None, None] * x.shape[-1] ** -0.5
+        table = given["embedding"]
+        digits = torch.cat([table[:, :DIGITS], table[:, DIGITS + 1 :]], 1)
+        return _linear(x, digits.mT).unflatten(-1, (2, DIGITS))
 
     def _embed(self, table: Tensor, tokens: Tensor) -> Tensor:
         """The sum of the vectors of a token's two digits; only symbols' first one is below 256."""
