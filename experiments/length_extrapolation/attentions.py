@@ -20,17 +20,17 @@ POSITION_DIMS = 8
 
 
 def slopes(heads: int, device: torch.device) -> Tensor:
-    """Of ALiBi, (heads,): 0 in the first half, then falling by a factor of 4."""
+    """Of ALiBi, (heads,): 0 in the first half, then falling by halves."""
     half = heads // 2
-    falling = STEEPEST_SLOPE * 4.0 ** -torch.arange(heads - half, device=device)
+    falling = STEEPEST_SLOPE * 2.0 ** -torch.arange(heads - half, device=device)
     return torch.cat([torch.zeros(half, device=device), falling])
 
 
-def parameters(kind: str) -> dict[str, float]:
-    """What each head learns besides, and where it starts."""
+def parameters(kind: str, heads: int) -> dict[str, tuple[int, float]]:
+    """What heads learn besides: how many of them, from the first on, and where it starts."""
     if kind == "alpha":
-        return {"alpha_logit": 0.0}
-    return SCALE if kind == "scaled" else {}
+        return {"alpha_logit": (heads, 0.0)}
+    return {name: (heads // 2, start) for name, start in SCALE.items()} if kind == "scaled" else {}
 
 
 def length_scale(
@@ -52,11 +52,14 @@ def attend(
 ) -> Tensor:
     """Causal attention of the last T of S positions, with ALiBi in half of the heads.
 
+    The scale by length is for the other half. With ALiBi it would change the balance of a score and
+    its bias.
+
     Args:
         kind: one of `settings.ATTENTIONS`.
         query: (N, B, H, T, D), of N networks.
         key, value: (N, B, H, S, D).
-        learned: what `parameters` names, each (N, H).
+        learned: what `parameters` names, each (N, heads that learn it).
     """
     if kind == "softmax":
         return _softmax(query, key, value)
@@ -67,7 +70,8 @@ def attend(
     if kind == "scaled":
         delta, beta, gamma = (learned[name][:, None] for name in SCALE)
         factor = length_scale(delta, beta, gamma, num_queries, key.shape[-2])
-        scale = factor * width**-0.5
+        others = factor.new_ones(*factor.shape[:2], heads - delta.shape[-1], num_queries, 1)
+        scale = torch.cat([factor, others], 2) * width**-0.5
     return attention(
         query,
         key,

@@ -41,14 +41,14 @@ class Networks(nn.Module):
             "embedding": ((2 * DIGITS + 1, width), 0.5),
             "gain": ((width,), OUTPUT_GAIN),
         }
-        learned = attentions.parameters(kind)
+        learned = attentions.parameters(kind, self.heads)
         for layer in range(self.layers):
             table |= {
                 f"{layer}.qkv": ((width, 3 * width), width**-0.5),
                 f"{layer}.out": ((width, width), width**-0.5),
                 f"{layer}.up": ((width, inner), width**-0.5),
                 f"{layer}.down": ((inner, width), inner**-0.5),
-                **{f"{layer}.{name}": ((self.heads,), start) for name, start in learned.items()},
+                **{f"{layer}.{name}": ((n,), start) for name, (n, start) in learned.items()},
             }
         self._shapes = {name: shape for name, (shape, _) in table.items()}
         rows = []
@@ -79,7 +79,7 @@ class Networks(nn.Module):
             name: torch.stack(
                 [given[f"{layer}.{name}"] for layer in range(self.layers)], 1
             ).tolist()
-            for name in attentions.parameters(self.kind)
+            for name in attentions.parameters(self.kind, self.heads)
         }
 
     def forward(self, tokens: Tensor, num_answers: int | None = None) -> Tensor:

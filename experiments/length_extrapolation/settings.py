@@ -11,10 +11,10 @@ ATTENTIONS = {
     "scaled": "entmax 1.5, scaled by length",
 }
 """From the word of the command line to the name in tables."""
-SCALE = {"delta": 1.0, "beta": 0.1, "gamma": 1.0}
-"""Where δ + β (log n)^γ starts."""
+SCALE = {"delta": 1.0, "beta": 0.5, "gamma": 0.0}
+"""Where δ + β (log n)^γ starts, in heads without positions. The others have none."""
 STEEPEST_SLOPE = 1.0
-"""Of ALiBi. Half of the heads have no positions; in the others slopes fall by a factor of 4."""
+"""Of ALiBi. Half of the heads have no positions; in the others slopes fall by halves."""
 
 
 @dataclass(frozen=True)

@@ -134,17 +134,20 @@ def test_attention_by_its_weights(kind: str, num_queries: int) -> None:
     torch.manual_seed(3)
     query, key, value = torch.randn(3, 2, 3, 4, 10, 8, dtype=torch.float64)
     query = query[..., -num_queries:, :]
-    learned = {name: torch.rand(2, 4).double() for name in attentions.parameters(kind)}
+    learned = {
+        name: torch.rand(2, count).double()
+        for name, (count, _) in attentions.parameters(kind, 4).items()
+    }
     found = attentions.attend(kind, query, key, value, learned)
     place = torch.arange(10)
     distance = place[-num_queries:, None] - place
-    bias = -torch.tensor([0, 0, 1, 0.25]).double()[:, None, None] * distance
+    bias = -torch.tensor([0, 0, 1, 0.5]).double()[:, None, None] * distance
     bias = bias.masked_fill(distance < 0, -math.inf)
-    factor = 8**-0.5
-    if kind == "scaled":
+    products = query @ key.mT * 8**-0.5
+    if kind == "scaled":  # the two heads without positions
         given = (learned[name][:, None] for name in ("delta", "beta", "gamma"))
-        factor = factor * attentions.length_scale(*given, num_queries, 10)
-    scores = factor * query @ key.mT + bias
+        products[:, :, :2] *= attentions.length_scale(*given, num_queries, 10)
+    scores = products + bias
     if kind == "softmax":
         weights = scores.softmax(-1)
     else:
