@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import pad, softplus
 
 from fenchel import Entmax
 from fenchel.attention import attention
@@ -68,8 +68,8 @@ def attend(
     if kind == "alpha":
         mapping = Entmax(1 + learned["alpha_logit"].sigmoid()[:, None, :, None, None])
     if kind == "scaled":
-        delta, beta, gamma = (learned[name][:, None] for name in SCALE)
-        factor = length_scale(delta, beta, gamma, num_queries, key.shape[-2])
+        delta, raw_beta, gamma = (learned[name][:, None] for name in SCALE)
+        factor = length_scale(delta, softplus(raw_beta), gamma, num_queries, key.shape[-2])
         others = factor.new_ones(*factor.shape[:2], heads - delta.shape[-1], num_queries, 1)
         scale = torch.cat([factor, others], 2) * width**-0.5
     return attention(

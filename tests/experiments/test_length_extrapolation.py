@@ -13,7 +13,13 @@ import torch
 from experiments.length_extrapolation import __main__ as command
 from experiments.length_extrapolation import attentions, evaluate, language, train
 from experiments.length_extrapolation.model import Networks, correct, losses
-from experiments.length_extrapolation.settings import ATTENTIONS, QUICK, QUICK_LANGUAGE, Settings
+from experiments.length_extrapolation.settings import (
+    ATTENTIONS,
+    QUICK,
+    QUICK_LANGUAGE,
+    SCALE,
+    Settings,
+)
 from experiments.length_extrapolation.tasks import (
     MARKERS,
     NEEDLES,
@@ -145,8 +151,9 @@ def test_attention_by_its_weights(kind: str, num_queries: int) -> None:
     bias = bias.masked_fill(distance < 0, -math.inf)
     products = query @ key.mT * 8**-0.5
     if kind == "scaled":  # the two heads without positions
-        given = (learned[name][:, None] for name in ("delta", "beta", "gamma"))
-        products[:, :, :2] *= attentions.length_scale(*given, num_queries, 10)
+        delta, raw_beta, gamma = (learned[n][:, None] for n in ("delta", "raw_beta", "gamma"))
+        beta = (1 + raw_beta.exp()).log()
+        products[:, :, :2] *= attentions.length_scale(delta, beta, gamma, num_queries, 10)
     scores = products + bias
     if kind == "softmax":
         weights = scores.softmax(-1)
@@ -286,4 +293,5 @@ def test_the_full_settings_are_those_of_the_page() -> None:
     settings = Settings()
     assert settings.lengths[-1] == 65536
     assert settings.seeds == 3
+    assert math.log(1 + math.exp(SCALE["raw_beta"])) == pytest.approx(0.5, abs=1e-4)
     assert [settings.num_sequences(n) for n in settings.lengths] == [256, 256, 256, 128, 32, 8, 4]
