@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -78,6 +79,10 @@ def run(
             for length in todo:
                 is_first = length == settings.lengths[0]
                 record = {**pair, **about, "learned": networks.learned()} if is_first else None
-                results.add(evaluate(networks, task, length, settings, device), record)
+                rows = evaluate(networks, task, length, settings, device)
+                results.add(rows, record)
+                shown = " ".join(f"{row['accuracy']:.3f}" for row in rows)
+                taken = f"{rows[0]['seconds']:.1f} s"
+                print(f"{task}, {kind}, {length} tokens: {shown}, {taken}", file=sys.stderr)
                 clock.check()
     return results
