@@ -11,8 +11,8 @@ ATTENTIONS = {
     "scaled": "entmax 1.5, scaled by length",
 }
 """From the word of the command line to the name in tables."""
-SCALE = {"delta": 1.0, "raw_beta": -0.4328, "gamma": 0.0}
-"""Where δ + β (log n)^γ starts, in heads without positions. β = softplus(raw_beta), 0.5 here, is
+SCALE = {"delta": 1.0, "raw_beta": -1.5077, "gamma": 1.0}
+"""Where δ + β (log n)^γ starts, in heads without positions. β = softplus(raw_beta), 0.2 here, is
 never negative: else the scale could change its sign at lengths that training does not have."""
 STEEPEST_SLOPE = 1.0
 """Of ALiBi. Half of the heads have no positions; in the others slopes fall by halves."""

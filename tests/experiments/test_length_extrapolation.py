@@ -293,5 +293,5 @@ def test_the_full_settings_are_those_of_the_page() -> None:
     settings = Settings()
     assert settings.lengths[-1] == 65536
     assert settings.seeds == 3
-    assert math.log(1 + math.exp(SCALE["raw_beta"])) == pytest.approx(0.5, abs=1e-4)
+    assert math.log(1 + math.exp(SCALE["raw_beta"])) == pytest.approx(0.2, abs=1e-4)
     assert [settings.num_sequences(n) for n in settings.lengths] == [256, 256, 256, 128, 32, 8, 4]
