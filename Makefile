@@ -4,23 +4,29 @@
 PYTHON ?= python3
 PYTEST_ARGS ?= -n auto --maxprocesses=8
 BENCH ?= mappings
-GPU_BENCH ?= gpu_calls gpu_mappings gpu_losses gpu_linear_loss gpu_seq2seq
+GPU_BENCH ?= gpu_calls gpu_mappings gpu_losses gpu_linear_loss gpu_attention gpu_decoding gpu_seq2seq
 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard $(addprefix src/fenchel/ops/*/*.,cpp hpp cmake))
 SANITIZED := build/sanitize
+RELEASE := build/release
+# What a wheel must pass in an environment of its own: the README, and a quick part of the tests.
+WHEEL_TESTS := tests/test_docs.py::test_page_examples[README.md] tests/test_public_api.py tests/mappings/test_contract.py \
+	tests/ops/test_native.py tests/structures/test_posterior.py tests/cli
 # A machine with a GPU brings its own PyTorch, and nothing is installed there.
 FROM_SOURCE := PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH}
-NATIVE_TESTS := tests/ops/test_native.py tests/ops/test_inference.py tests/ops/test_sparsemap_solver.py
+NATIVE_TESTS := tests/ops/test_native.py tests/ops/test_inference.py tests/ops/test_sparsemap_solver.py \
+	tests/ops/test_sparsemap_rounds.py
 GPU_TESTS := tests/test_gpu.py tests/losses/test_linear.py tests/ops/test_triton.py tests/ops/test_triton_prox.py \
-	tests/ops/test_triton_attention.py \
-	tests/structures/test_structures_gpu.py tests/latent/test_latent_gpu.py tests/seq2seq/models/test_model_gpu.py \
+	tests/ops/test_triton_attention.py tests/ops/test_triton_attention_rows.py tests/ops/test_triton_attention_features.py \
+	tests/ops/test_triton_cached_attention.py tests/attention/test_attention_gpu.py tests/attention/test_attend_gpu.py \
+	tests/structures/test_structures_gpu.py tests/structures/test_gibbs_gpu.py tests/structures/test_perturbed_gpu.py tests/latent/test_latent_gpu.py tests/seq2seq/models/test_model_gpu.py \
 	tests/seq2seq/decoding/test_search_gpu.py tests/seq2seq/training/test_training_gpu.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-gpu lint types doctest sanitize bench bench-gpu clean
+.PHONY: help demo test test-all test-gpu test-wheel wheel lint types doctest sanitize bench bench-gpu clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -36,6 +42,22 @@ test-all: $(VENV)/dev.stamp  ## run the slow tests too
 
 test-gpu:  ## run the GPU kernels' tests on an NVIDIA GPU, with PYTHON as it is
 	$(FROM_SOURCE) $(PYTHON) -m pytest -m "not slow" -q $(wildcard $(GPU_TESTS))
+
+wheel: $(RELEASE)/stamp  ## build the sdist and the wheel in dist/, and check both
+	rm -rf dist $(RELEASE)/dist
+	$(RELEASE)/bin/python -m build --no-isolation --outdir $(RELEASE)/dist .
+	PATH="$(abspath $(RELEASE))/bin:$$PATH" auditwheel repair --exclude libgomp.so.1 --wheel-dir dist $(RELEASE)/dist/*.whl
+	mv $(RELEASE)/dist/*.tar.gz dist
+	$(RELEASE)/bin/twine check --strict dist/*
+	$(RELEASE)/bin/check-wheel-contents dist/*.whl
+
+test-wheel:  ## install the wheel of dist/ in a new environment without a compiler, and test it there
+	rm -rf $(RELEASE)/new
+	$(PYTHON) -m venv $(RELEASE)/new
+	CXX=none $(RELEASE)/new/bin/python -m pip install --disable-pip-version-check --quiet -r requirements/dev.txt
+	CXX=none $(RELEASE)/new/bin/python -m pip install --disable-pip-version-check --quiet --no-deps dist/*.whl
+	$(RELEASE)/new/bin/python -c 'import fenchel, sys; sys.exit(not fenchel.kernels()["native"].startswith("loaded"))'
+	$(RELEASE)/new/bin/python -m pytest -m "not slow" -q $(PYTEST_ARGS) $(WHEEL_TESTS)
 
 lint: $(VENV)/dev.stamp  ## check style and formatting
 	$(BIN)/ruff check .
@@ -69,6 +91,11 @@ clean:  ## remove the environment, builds and caches
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "fenchel needs Python 3.10 or newer; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
+
+$(RELEASE)/stamp: requirements/release.txt
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --disable-pip-version-check --quiet -r $<
+	@touch $@
 
 # The development environment contains the demo's, so it stamps both.
 $(VENV)/demo.stamp: requirements/demo.txt $(SOURCES) | $(BIN)/python

@@ -76,11 +76,14 @@ def _head(case: Case) -> dict[str, Any]:
 def _run(case: Case, options: Options, head: dict[str, Any], folder: Path | None) -> bool:
     """Measures a case, prints and saves it; False if it ended early or fenchel was wrong."""
     name = case.module
+    hardware = head["gpu" if case.gpu else "cpu"]
     print(f"# {name}: {case.title}\n")
     rows = []
     try:
         for row in case.rows(options):
             rows.append(row)
+            if case.gpu and folder is not None:  # a run that is cut off keeps what it has
+                results.append(name, [row], head, hardware, folder)
             if sys.stderr.isatty():
                 print(f"\r{len(rows)} rows", end="", file=sys.stderr, flush=True)
     except Exception as error:
@@ -98,9 +101,9 @@ def _run(case: Case, options: Options, head: dict[str, Any], folder: Path | None
     if max(head.get("other load before") or 0, head.get("other load after") or 0) > MAX_OTHER_LOAD:
         print("Other processes were busy: measure again on a quiet machine.\n")
     if folder is not None:
-        hardware = head["gpu" if case.gpu else "cpu"]
-        for path in results.save(name, case.title, rows, head, hardware, folder):
-            print(f"written: {path}")
+        log = results.append(name, [] if case.gpu else rows, head, hardware, folder)
+        page = results.write_page(name, case.title, rows, head, folder)
+        print(f"written: {log}\nwritten: {page}")
     wrong = any(row["met"] is False and row.get("note") for row in rows)
     return not wrong and "ended early by" not in head
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from time import monotonic, perf_counter
 from typing import Any
 
@@ -82,7 +83,7 @@ class Result:
     @property
     def seconds(self) -> float:
         """The median, or infinity."""
-        return self.timing.median if self.timing else float("inf")
+        return self.timing.median if self.timing else inf
 
 
 def in_time(deadline: float, contender: Contender) -> Contender:
@@ -108,11 +109,13 @@ def reason(error: Exception) -> str:
     return f"fails: {type(error).__name__}: {first}"[:70]
 
 
-def _measure(run: Callable[..., Any], inputs: tuple, flush: torch.Tensor) -> tuple:
+def _measure(
+    run: Callable[..., Any], inputs: tuple, flush: torch.Tensor, wait_cycles: int
+) -> tuple:
     """The events before and after a call."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     flush.zero_()
-    torch.cuda._sleep(WAIT_CYCLES)
+    torch.cuda._sleep(wait_cycles)
     start.record()
     run(*inputs)
     end.record()
@@ -137,6 +140,7 @@ def race(
     fresh: Callable[[], tuple],
     rounds: int,
     prepare: Callable[..., tuple] = lambda *inputs: inputs,
+    wait_cycles: int = WAIT_CYCLES,
 ) -> list[Result]:
     """What came of each contender.
 
@@ -146,6 +150,7 @@ def race(
         fresh: new random inputs, shared by the contenders of a round.
         rounds: how many.
         prepare: from the inputs of a round to those of one call, outside the clock.
+        wait_cycles: for how long the GPU waits before a call, so that the host runs ahead.
     """
     results: list[Result] = []
     inputs = fresh()
@@ -171,7 +176,7 @@ def race(
         for place in (*working[start:], *working[:start]):
             if not contenders[place].slow or turn < SLOW_ROUNDS:
                 run = contenders[place].run
-                events[place].append(_measure(run, prepare(*inputs), flush))
+                events[place].append(_measure(run, prepare(*inputs), flush, wait_cycles))
     torch.cuda.synchronize()
     for place, pairs in events.items():
         times = [start.elapsed_time(end) / 1e3 for start, end in pairs]
@@ -202,7 +207,7 @@ def columns(contender: Contender, result: Result, torch_seconds: float) -> Row:
 
     Args:
         contender, result: as in the race.
-        torch_seconds: the time of torch, of which the ratio is a multiple.
+        torch_seconds: the time of torch, of which the ratio is a multiple; infinite if it failed.
     """
     timing = result.timing
     return {
@@ -210,5 +215,5 @@ def columns(contender: Contender, result: Result, torch_seconds: float) -> Row:
         "mapping": contender.mapping,
         "µs": timing and timing.median * 1e6,
         "quartiles µs": timing and f"{timing.lower * 1e6:.0f}–{timing.upper * 1e6:.0f}",
-        "ratio": timing and timing.median / torch_seconds,
+        "ratio": timing.median / torch_seconds if timing and torch_seconds < inf else None,
     }

@@ -19,6 +19,8 @@ def _bisect(excess: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Te
     """The root of a decreasing function of τ (n, 1), to the last bit."""
     for _ in range(100):
         middle = (low + high) / 2
+        if bool(((middle == low) | (middle == high)).all()):
+            break
         above = excess(middle) > 0
         low, high = torch.where(above, middle, low), torch.where(above, high, middle)
     return (low + high) / 2

@@ -1,10 +1,10 @@
-"""Draws the results of the case gpu_mappings: `python -m benchmarks.plot_gpu RESULTS.jsonl`."""
+"""Draws gpu_mappings and gpu_attention: `python -m benchmarks.plot_gpu [RESULTS.jsonl …]`."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from .results import FOLDER, Row
 
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "gpu.svg"
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
 PASSES = ("forward", "forward+backward")
 COLOURS = {
     "copy": "#666666",
@@ -25,6 +25,17 @@ COLOURS = {
 """Okabe and Ito's, which can be told apart under colour blindness."""
 MARKERS = {"torch": "", "fenchel": "o", "adasplash": "^", "liger": "s", "entmax": "x"}
 DASHES = {"torch": "-", "fenchel": "-", "adasplash": "--", "liger": ":", "entmax": "-."}
+
+
+ATTENTION = {
+    ("fenchel", "entmax 1.5"): ("#E69F00", "o", "-"),
+    ("torch", "softmax, cuDNN"): ("#000000", "", "-"),
+    ("torch", "softmax, FlashAttention-2"): ("#666666", "s", ":"),
+    ("adasplash", "entmax 1.5, version 2"): ("#0072B2", "^", "--"),
+    ("adasplash", "entmax 1.5, version 1"): ("#009E73", "x", "-."),
+}
+"""Colour, marker and dashes."""
+ATTENTION_SIZE = 64
 
 
 def last_run(path: Path) -> list[Row]:
@@ -55,49 +66,107 @@ def _draw(axes: Axes, rows: Sequence[Row]) -> None:
             linewidth=1.9 if library in ("torch", "fenchel") else 1.2,
             label=f"{library} {mapping}",
         )
+    _finish(axes, "entries of a row")
+
+
+def _finish(axes: Axes, label: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.set_xscale("log", base=2)
-    axes.set_xlabel("entries of a row")
+    axes.set_xlabel(label)
 
 
-def figure(rows: Sequence[Row], dtype: str = "bfloat16") -> Figure:
-    """Time per entry against the width of a row: forward, and forward with backward.
-
-    Args:
-        rows: of one run of gpu_mappings.
-        dtype: the type of numbers to draw.
-    """
+def _pair(rows: Sequence[Row], draw: Callable[[Axes, str], None], label: str) -> Figure:
+    """Two pictures side by side, one for each pass; `draw` fills them."""
     drawn = Figure(figsize=(10, 4.6), layout="constrained")
     pair: Any = drawn.subplots(1, 2, sharey=True)
     for axes, pass_ in zip(pair, PASSES, strict=True):
-        key = ("gpu", pass_, dtype)
-        _draw(axes, [row for row in rows if (row["clock"], row["pass"], row["dtype"]) == key])
+        draw(axes, pass_)
         axes.set_title(pass_.replace("+", " + "))
-    pair[0].set_ylabel(f"picoseconds per entry, {dtype}")
+    pair[0].set_ylabel(label)
     handles, labels = pair[0].get_legend_handles_labels()
     drawn.legend(handles, labels, loc="outside right center", frameon=False)
     drawn.suptitle(f"{rows[0]['gpu']}, PyTorch {rows[0]['torch']}")
     return drawn
 
 
+def mappings(rows: Sequence[Row], dtype: str = "bfloat16") -> Figure:
+    """Time per entry against the width of a row: forward, and forward with backward.
+
+    Args:
+        rows: of one run of gpu_mappings.
+        dtype: the type of numbers to draw.
+    """
+
+    def draw(axes: Axes, pass_: str) -> None:
+        key = ("gpu", pass_, dtype)
+        _draw(axes, [row for row in rows if (row["clock"], row["pass"], row["dtype"]) == key])
+
+    return _pair(rows, draw, f"picoseconds per entry, {dtype}")
+
+
+def attention(rows: Sequence[Row]) -> Figure:
+    """Time of one head against the length of causal sequences: forward, and with backward.
+
+    Args:
+        rows: of one run of gpu_attention.
+    """
+
+    def draw(axes: Axes, pass_: str) -> None:
+        for (library, mapping), (colour, marker, dashes) in ATTENTION.items():
+            points: dict[int, float] = {}
+            key = (pass_, "causal", "normal", library, mapping)
+            for row in rows:
+                if tuple(map(row.get, ("pass", "keys", "queries", "library", "mapping"))) == key:
+                    sequences, heads, length, size = map(int, row["shape"].split("x"))
+                    if row["µs"] and size == ATTENTION_SIZE:
+                        points.setdefault(length, row["µs"] / 1e3 / (sequences * heads))
+            axes.loglog(
+                sorted(points),
+                [points[length] for length in sorted(points)],
+                color=colour,
+                linestyle=dashes,
+                marker=marker,
+                markersize=4,
+                linewidth=1.9 if library == "fenchel" else 1.2,
+                label=f"{library} {mapping}",
+            )
+        _finish(axes, "length of the sequence")
+
+    return _pair(rows, draw, f"milliseconds per head of {ATTENTION_SIZE}, bfloat16")
+
+
+FIGURES = {"gpu_mappings": (mappings, "gpu.svg"), "gpu_attention": (attention, "gpu_attention.svg")}
+"""What draws the results of a case, and the name of the picture."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Reads the results, writes the picture."""
+    """Reads the results, writes the pictures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plot_gpu", description=__doc__)
     parser.add_argument(
         "results",
         type=Path,
-        nargs="?",
-        help="the file to draw the last run of (default: the newest gpu_mappings-*.jsonl)",
+        nargs="*",
+        help="the files to draw the last runs of (default: the newest of each case)",
     )
-    parser.add_argument("--output", type=Path, default=PICTURE, help=f"(default: {PICTURE.name})")
+    parser.add_argument(
+        "--output", type=Path, default=IMAGES, help="a folder (default: docs/images)"
+    )
     options = parser.parse_args(arguments)
-    found = sorted(FOLDER.glob("gpu_mappings-*.jsonl"), key=lambda path: path.stat().st_mtime)
-    if options.results is None and not found:
-        parser.error(f"no results of gpu_mappings in {FOLDER}; measure first, or name a file")
-    figure(last_run(options.results or found[-1])).savefig(options.output)
-    print(f"written: {options.output}")
+    paths = options.results or [path for case in FIGURES for path in _newest(case)]
+    if not paths:
+        parser.error(f"no results of {' or '.join(FIGURES)} in {FOLDER}; measure first")
+    for path in paths:
+        rows = last_run(path)
+        draw, name = FIGURES[rows[0]["case"]]
+        draw(rows).savefig(options.output / name)
+        print(f"written: {options.output / name}")
+
+
+def _newest(case: str) -> list[Path]:
+    """The results of a case that were written last, if there are any."""
+    return sorted(FOLDER.glob(f"{case}-*.jsonl"), key=lambda path: path.stat().st_mtime)[-1:]
 
 
 if __name__ == "__main__":

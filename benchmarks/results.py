@@ -62,23 +62,18 @@ def pivot(rows: Sequence[Row], index: Sequence[str]) -> str:
     for row in rows:
         key = tuple(row[column] for column in index)
         line = table_rows.setdefault(key, dict(zip(index, key, strict=True)))
-        measured = f"{row['µs']:.0f} ({row['ratio']:.2f})" if row["µs"] else row["note"]
+        ratio = "" if row.get("ratio") is None else f" ({row['ratio']:.2f})"
+        measured = f"{row['µs']:.0f}{ratio}" if row["µs"] else row["note"]
         line[f"{row['library']} {row['mapping']}"] = measured + " NO" * (row["met"] is False)
     return table(list(table_rows.values()))
 
 
-def save(
-    case: str,
-    title: str,
-    rows: Sequence[Row],
-    head: Mapping[str, Any],
-    hardware: str,
-    folder: Path = FOLDER,
-) -> list[Path]:
-    """Appends the rows to <case>-<hardware>.jsonl and rewrites <case>.md; returns both paths.
+def append(
+    case: str, rows: Sequence[Row], head: Mapping[str, Any], hardware: str, folder: Path
+) -> Path:
+    """Appends the rows to <case>-<hardware>.jsonl by one system call, and returns its path.
 
-    Each is written by one system call or one rename, so that a reader, or a second run, never
-    sees half of it.
+    So a second run never writes between them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{case}-{machine.slug(hardware)}.jsonl"
@@ -90,7 +85,13 @@ def save(
         os.write(descriptor, lines.encode())
     finally:
         os.close(descriptor)
+    return log
 
+
+def write_page(
+    case: str, title: str, rows: Sequence[Row], head: Mapping[str, Any], folder: Path
+) -> Path:
+    """Rewrites <case>.md by a rename, so that a reader never sees half of it."""
     page = folder / f"{case}.md"
     facts = "\n".join(f"- {name}: {value}" for name, value in head.items())
     text = f"# {case}\n\n{title}\n\n{facts}\n\n{summary(rows)}\n\nAll rows:\n\n{table(rows)}\n"
@@ -98,4 +99,4 @@ def save(
         file.write(text)
     os.chmod(file.name, 0o644)
     os.replace(file.name, page)
-    return [log, page]
+    return page

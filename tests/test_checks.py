@@ -81,6 +81,11 @@ BAD_OPTIONS = [
         "`alpha` must be finite and greater than 0, got inf.",
     ),
     (
+        lambda: fenchel.entmax(SCORES, alpha=10**400),
+        ValueError,
+        "`alpha` must fit into a float, got a larger int.",
+    ),
+    (
         lambda: fenchel.entmax(SCORES, alpha="1.5"),
         TypeError,
         "`alpha` must be a number or a torch.Tensor, got str",

@@ -33,9 +33,10 @@ def run(test: doctest.DocTest) -> None:
 
 
 def skip_without_extras(text: str) -> None:
-    """Skips what needs a package that is not there for every Python."""
-    if "integrations.transformers" in text:
-        pytest.importorskip("transformers")
+    """Skips what needs the package of an extra, where it is missing."""
+    for package in ("sklearn", "transformers"):
+        if f"integrations.{package}" in text:
+            pytest.importorskip(package)
 
 
 def code_of(page: Path) -> str:

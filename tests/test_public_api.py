@@ -8,6 +8,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -22,7 +23,14 @@ for _section in API.read_text(encoding="utf-8").split("\n## ")[1:]:
     if _title:
         _names = re.findall(r"^\| `(\w+)", _section, flags=re.MULTILINE)
         DOCUMENTED[_title[1]] = set(_names)
-OBJECTS = [(module, name) for module in sorted(DOCUMENTED) for name in sorted(DOCUMENTED[module])]
+NEEDS = {"fenchel.integrations.sklearn": "sklearn"}
+"""The packages whose names need another package."""
+OBJECTS = [
+    (module, name)
+    for module in sorted(DOCUMENTED)
+    for name in sorted(DOCUMENTED[module])
+    if module not in NEEDS or find_spec(NEEDS[module])
+]
 FUNCTIONS = [
     (module, name)
     for module, name in OBJECTS
@@ -46,6 +54,7 @@ def test_all_public_packages_are_documented() -> None:
         "fenchel.plots",
         "fenchel.seq2seq",
         "fenchel.compat.entmax",
+        "fenchel.integrations.sklearn",
         "fenchel.integrations.transformers",
     }
 
@@ -108,15 +117,38 @@ def test_import_leaves_what_is_rarely_used() -> None:
     assert len(own) <= 92
     for name in ("attention", "latent", "plots", "seq2seq", "testing", "compat", "cli"):
         assert f"fenchel.{name}" not in own
-    assert not read & {"triton", "matplotlib", "numpy.testing", "torch.distributed.tensor"}
+    assert not read & {
+        "triton",
+        "matplotlib",
+        "numpy.testing",
+        "torch.distributed.tensor",
+        "sklearn",
+    }
     for name in ("attention", "latent"):
         assert getattr(fenchel, name).__name__ == f"fenchel.{name}"
     with pytest.raises(AttributeError, match="has no attribute 'missing'"):
         fenchel.missing  # noqa: B018
 
 
+def test_all_names_leave_a_function_alone() -> None:
+    """The function has the name of its package."""
+    names: dict[str, object] = {}
+    exec("from fenchel.attention import attention\nfrom fenchel import *", names)
+    assert inspect.isfunction(names["attention"])
+
+
 def test_import_needs_no_matplotlib() -> None:
     code = (
         "import sys; sys.modules['matplotlib'] = None; import fenchel, fenchel.plots, fenchel.cli"
     )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_import_in_inference_mode() -> None:
+    code = """
+import torch
+with torch.inference_mode():
+    import fenchel
+    fenchel.entmax(torch.zeros(2))
+"""
     subprocess.run([sys.executable, "-c", code], check=True)

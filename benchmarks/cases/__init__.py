@@ -78,6 +78,19 @@ CASES = {
             gpu=True,
         ),
         Case(
+            "gpu_attention",
+            "Attention with entmax on a GPU, bfloat16, as multiples of cuDNN's softmax attention.",
+            gpu=True,
+            pivot_by=("pass", "shape", "keys", "queries"),
+        ),
+        Case(
+            "gpu_decoding",
+            "Attention of one query to a long cache on a GPU, bfloat16, 32 heads on 8 of size 128, "
+            "as multiples of cuDNN's softmax attention.",
+            gpu=True,
+            pivot_by=("clock", "sequences", "keys", "pattern"),
+        ),
+        Case(
             "gpu_seq2seq",
             "Training steps of an LSTM model on a GPU, target words per second, as multiples of "
             "softmax's.",

@@ -1,4 +1,5 @@
-"""SparseMAP in instances per second, marginals against torch-struct, and how both grow."""
+"""SparseMAP in instances per second, marginals against torch-struct, how SparseMAP grows, and flat
+scores."""
 
 from __future__ import annotations
 
@@ -76,6 +77,9 @@ GROWTH = (
     *[Sequence(n, 5) for n in (50, 100, 200, 500)],
     *[Matching(n, n) for n in (50, 100, 200)],
 )
+FLAT = (Sequence(50, 20), Sequence(200, 20), DependencyTree(80), Matching(80, 80))
+FLAT_SCALE = 0.01
+"""Of the scores that an untrained network gives."""
 Inputs = tuple[Tensor, Tensor | None, Tensor]
 
 
@@ -83,13 +87,15 @@ def _label(structure: AbstractStructure) -> str:
     return f"{structure.name} {'x'.join(map(str, structure.shape))}"
 
 
-def _inputs(generator: torch.Generator, structure: AbstractStructure, batch: int) -> Inputs:
+def _inputs(
+    generator: torch.Generator, structure: AbstractStructure, batch: int, scale: float = 1.0
+) -> Inputs:
     """Scores, transitions where there are such, and a cotangent: all normal, in float32."""
     normal = partial(torch.randn, generator=generator)
-    scores = normal(batch, *structure.shape).requires_grad_()
+    scores = (scale * normal(batch, *structure.shape)).requires_grad_()
     extra = None
     if isinstance(structure, Sequence):
-        extra = normal(structure.tags, structure.tags).requires_grad_()
+        extra = (scale * normal(structure.tags, structure.tags)).requires_grad_()
     return scores, extra, normal(batch, *structure.shape)
 
 
@@ -237,19 +243,23 @@ def _speed_rows(options: Options, generator: torch.Generator, machine: float) ->
             }
 
 
-def _growth_rows(generator: torch.Generator) -> Iterator[Row]:
+def _single_rows(
+    generator: torch.Generator, what: str, structures: tuple[AbstractStructure, ...], scale: float
+) -> Iterator[Row]:
+    """A few instances of each structure, by one thread, without a target."""
     torch.set_num_threads(1)
-    for structure in GROWTH:
-        fresh = partial(_inputs, generator, structure, 4)
+    for structure in structures:
+        fresh = partial(_inputs, generator, structure, 4, scale)
         checked = _check_gap(structure, *fresh())
         time = race([Contender("forward", _forward(structure), slow=True)], fresh, 5)["forward"]
         rate = 4 / time.median
-        what = {"what": "growth", "structure": _label(structure), "threads": 1}
-        yield {**what, "per second": rate, "target": None, "met": None, **checked}
+        row = {"what": what, "structure": _label(structure), "threads": 1}
+        yield {**row, "per second": rate, "target": None, "met": None, **checked}
 
 
 def rows(options: Options) -> Iterator[Row]:
-    """Marginals, SparseMAP with targets scaled by how fast torch-struct is here, and growth."""
+    """Marginals, SparseMAP with targets scaled by how fast torch-struct is here, growth, and flat
+    scores."""
     generator = torch.Generator().manual_seed(0)
     scales = []
     for row in _marginal_rows(options, generator):
@@ -258,4 +268,5 @@ def rows(options: Options) -> Iterator[Row]:
         yield row
     yield from _speed_rows(options, generator, statistics.median(scales) if scales else 1.0)
     if not options.quick:
-        yield from _growth_rows(generator)
+        yield from _single_rows(generator, "growth", GROWTH, 1.0)
+        yield from _single_rows(generator, "flat", FLAT, FLAT_SCALE)

@@ -28,6 +28,7 @@ from .structures._bits import Bits
 from .structures._budget import Budget
 from .structures._choice import Choice
 from .structures._custom import Custom
+from .structures._factor_graph import FactorGraph
 from .structures._inference import log_partition, map_inference, marginals
 from .structures._matching import Matching
 from .structures._posterior import Posterior
@@ -36,7 +37,8 @@ from .structures._sparsemap import sparsemap
 from .structures._tree import DependencyTree
 
 if _TYPE_CHECKING:
-    from . import attention, latent
+    from . import attention as attention
+    from . import latent
 
 __version__ = "0.1.0"
 
@@ -49,6 +51,7 @@ __all__ = [
     "Custom",
     "DependencyTree",
     "Entmax",
+    "FactorGraph",
     "FenchelYoungLoss",
     "Fusedmax",
     "General",
@@ -62,7 +65,6 @@ __all__ = [
     "Softmax",
     "Sparsemax",
     "StructuredLoss",
-    "attention",
     "entmax",
     "fenchel_young_loss",
     "fusedmax",

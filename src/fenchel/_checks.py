@@ -48,10 +48,14 @@ def check_dense(name: str, value: Tensor) -> None:
 def check_float_tensor(name: str, value: Tensor) -> None:
     """A dense tensor of one of the four floating-point types."""
     check_dense(name, value)
-    if value.dtype not in DTYPES:
+    check_float_type(name, value.dtype, "; convert it, for example with `.float()`")
+
+
+def check_float_type(name: str, value: object, remedy: str = "") -> None:
+    """One of the four floating-point types."""
+    if value not in DTYPES:
         raise TypeError(
-            f"`{name}` must be bfloat16, float16, float32 or float64, got {value.dtype}; "
-            "convert it, for example with `.float()`."
+            f"`{name}` must be bfloat16, float16, float32 or float64, got {value}{remedy}."
         )
 
 
@@ -125,8 +129,15 @@ def check_real(
         value = value[bad].flatten()[0].item()
     elif isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`{name}` must be a number or a torch.Tensor, got {type_name(value)}.")
-    elif minimum <= float(value) <= maximum and float(value) > above and math.isfinite(value):
-        return
+    else:
+        try:
+            value = float(value)
+        except OverflowError:
+            raise ValueError(
+                f"`{name}` must fit into a float, got a larger {type_name(value)}."
+            ) from None
+        if minimum <= value <= maximum and above < value < math.inf and value > -math.inf:
+            return
     bounds = [
         "" if math.isfinite(value) else "finite",
         f"at least {minimum:g}" if minimum > -math.inf else "",
@@ -168,12 +179,12 @@ def check_same_device(name: str, value: Tensor, device: torch.device, of: str = 
         )
 
 
-def move_beside(name: str, value: Tensor, scores: Tensor) -> Tensor:
+def move_beside(name: str, value: Tensor, scores: Tensor, of: str = "scores") -> Tensor:
     """`value` on the device of the scores, to which a single number on the CPU goes as in torch."""
     if value.device == scores.device:
         return value
     if value.ndim > 0 or value.device.type != "cpu":
-        check_same_device(name, value, scores.device)
+        check_same_device(name, value, scores.device, of)
     return value.to(scores.device, non_blocking=True)
 
 

@@ -55,10 +55,12 @@ class Registry(Generic[T]):
                 f"the name of a {self.kind} must be one of {', '.join(self.names())}, got "
                 f"{name!r}{hint}"
             )
-        known = list(inspect.signature(self.classes[name]).parameters)
-        for option in options:
-            if option not in known:
-                raise TypeError(f"{name} has no option `{option}`; it takes {', '.join(known)}.")
+        if options:
+            known = list(inspect.signature(self.classes[name]).parameters)
+            for option in options:
+                if option not in known:
+                    message = f"{name} has no option `{option}`; it takes {', '.join(known)}."
+                    raise TypeError(message)
         return self.classes[name](**options)
 
     def names(self) -> list[str]:

@@ -70,13 +70,37 @@ def test_softmax_without_weights_is_torchs_own(monkeypatch: pytest.MonkeyPatch) 
         called.append(options)
         return torch.zeros(1, 3, 2)
 
-    monkeypatch.setattr("fenchel.attention._attention.scaled_dot_product_attention", spy)
+    monkeypatch.setattr("fenchel.attention._softmax.scaled_dot_product_attention", spy)
     q, k, v = tensors(1)
     attention(q, k, v)
     assert len(called) == 1
     attention(q, k, v, Softmax(gamma=2.0))
     attention(q, k, v, weights=True)
     assert len(called) == 1
+
+
+def test_softmax_without_weights_stores_no_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+
+    def spy(*arguments: Tensor, **options: object) -> Tensor:
+        called.append(arguments[0].ndim)
+        return scaled_dot_product_attention(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("fenchel.attention._softmax.scaled_dot_product_attention", spy)
+    monkeypatch.setattr("fenchel.attention._blocks.MAX_SCORES", 10)
+    x = torch.randn(2, 3, 2, 5, 4)
+    for query in (x, x[0], x[0, 0], x[0, 0, 0]):
+        expected = scaled_dot_product_attention(query, query, query)
+        torch.testing.assert_close(attention(query, query, query), expected)
+    assert called == [4] * 4
+    torch.testing.assert_close(
+        attention(x[0], x[0, :1], x[1, :1]),
+        attention(x[0], x[0, :1].expand(3, 2, 5, 4), x[1, :1].expand(3, 2, 5, 4)),
+    )
+    assert called == [4] * 6
+    attention(x, x, x, dropout=0.5)
+    attention(x, x, x[..., :2])
+    assert called == [4] * 6
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
@@ -176,6 +200,18 @@ def test_compiles(name: str) -> None:
         strict=True,
     ):
         torch.testing.assert_close(new, old)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+def test_softmax_compiles_for_any_shape(batch: tuple[int, ...]) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager", dynamic=True)
+    for keys in (5, 6):
+        q, k, v = tensors(*batch, keys=keys)
+        for options in ({}, {"causal": True}, {"mask": torch.rand(keys) > 0.2}):
+            expected = attention(q, k, v, **options)
+            torch.testing.assert_close(compiled(q, k, v, **options), expected)
 
 
 def test_errors_name_the_argument() -> None:

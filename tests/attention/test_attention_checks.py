@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -74,6 +75,8 @@ KEY_ENDS = torch.tensor([0, 3, 7])
             ValueError,
             r"`alibi` must broadcast to \(2, 4\), one",
         ),
+        ({"alibi": torch.rand(4, device="meta")}, ValueError, "`alibi` .* device of `query`, cpu"),
+        ({"scale": torch.rand(4, 1, 1, device="meta")}, ValueError, "`scale` .* device of `query`"),
         ({"alibi": "steep"}, TypeError, "`alibi` must be a number or a torch.Tensor, got str"),
         ({"sinks": torch.rand(4, 1, 1)}, ValueError, "`sinks` must broadcast to"),
         ({"sinks": torch.tensor([0, 1, 2, 3])}, TypeError, "`sinks` must be bfloat16"),
@@ -121,3 +124,34 @@ def test_a_parameter_that_has_left_its_range() -> None:
     gamma[2] = -1.0
     with pytest.raises(ValueError, match="`gamma` must be greater than 0, got -1"):
         attention(*vectors(), mapping)
+
+
+@pytest.mark.parametrize("mapping", ["softmax", "sparsemax"])
+def test_booleans_of_numpy(mapping: str) -> None:
+    inputs = vectors()
+    expected = attention(*inputs, mapping, causal=True, weights=True)
+    found = attention(*inputs, mapping, causal=np.True_, weights=np.True_)  # type: ignore[arg-type]
+    for new, old in zip(found, expected, strict=True):
+        torch.testing.assert_close(new, old)
+    torch.testing.assert_close(attention(*inputs, mapping, causal=np.True_), expected[0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mapping", ["softmax", "sparsemax"])
+def test_weights_are_asked_for_by_a_boolean(mapping: str) -> None:
+    with pytest.raises(TypeError, match="`weights` must be True or False, got str"):
+        attention(*vectors(), mapping, weights="no")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mapping", ["softmax", "sparsemax"])
+def test_heads_and_sequences_that_do_not_fit(mapping: str) -> None:
+    query, key, value = vectors()
+    with pytest.raises(ValueError, match=r"must have at least one head, .* got query \(2, 0, 5"):
+        attention(query[:, :0], key[:, :0], value[:, :0], mapping)
+    with pytest.raises(ValueError, match="must have at least one head"):
+        attention(query[:, :0], key[:, :1], value[:, :1], mapping)
+    with pytest.raises(ValueError, match=r"as many sequences, .* as `query\[None\]`"):
+        attention(query[0], key[0], value[0], mapping, key_lengths=torch.tensor([3]))
+    lengths = torch.tensor([3])
+    alone = attention(query[:1], key[:1], value[:1], mapping, key_lengths=lengths)
+    found = attention(query[0][None], key[0][None], value[0][None], mapping, key_lengths=lengths)
+    torch.testing.assert_close(found, alone)

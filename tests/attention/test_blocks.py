@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from math import prod
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from attention_problems import WAYS, adaptive, feature, take, vectors
+from attention_problems import FEATURES, WAYS, adaptive, feature, learned, take, vectors
 from fenchel import Entmax, General
 from fenchel.attention import _blocks, attention
 from fenchel.attention._dense import shape
@@ -58,6 +59,59 @@ def test_blocks_hold_each_row_once(name: str, most: int, monkeypatch: pytest.Mon
     assert (times == 1).all()
 
 
+@pytest.mark.parametrize(
+    ("options", "share"),
+    [
+        ({}, 1.0),
+        ({"causal": True}, 0.57),
+        ({"window": (32, 32)}, 0.11),
+        (
+            {
+                "query_offsets": torch.arange(0, 4097, 512),
+                "key_offsets": torch.arange(0, 4097, 512),
+            },
+            0.125,
+        ),
+    ],
+)
+def test_blocks_leave_out_what_nobody_sees(options: dict[str, Any], share: float) -> None:
+    x = torch.randn(1, 1, 1, 4096, 2)
+    setting = Setting(Entmax(1.5), pattern(4096, 4096, x.device, **options))
+    found = list(_blocks.blocks(Inputs(x, x, x), setting))
+    sizes = [prod(part.stop - part.start for part in block) for block in found]
+    assert sum(sizes) <= share * 4096**2
+    assert len(found) <= 20  # each takes time of its own
+
+
+def test_blocks_of_sequences_of_different_lengths() -> None:
+    x = torch.randn(4, 1, 1, 512, 2)
+    lengths = torch.tensor([512, 256, 128, 64])
+    setting = Setting(Entmax(1.5), pattern(512, 512, x.device, key_lengths=lengths))
+    found = list(_blocks.blocks(Inputs(x, x, x), setting))
+    sizes = [prod(part.stop - part.start for part in block) for block in found]
+    assert sum(sizes) <= 1.1 * 512 * int(lengths.sum())
+
+
+@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize("most", [60, 2**21])
+def test_divided_blocks_have_the_same_answers(
+    name: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs, options = vectors(), feature(name)
+    if name == "dropout":
+        return
+    expected = attention(*inputs, "entmax", **options, weights=True)[0]
+    monkeypatch.setattr(_blocks, "MIN_SAVED", 0)
+    monkeypatch.setattr(_blocks, "MAX_SCORES", most)
+    output = attention(*inputs, "entmax", **options)
+    torch.testing.assert_close(output, expected)
+    needed = [*inputs, *learned(options).values()]
+    grad = torch.randn_like(expected)
+    found = torch.autograd.grad(output, needed, grad)
+    for new, old in zip(found, torch.autograd.grad(expected, needed, grad), strict=True):
+        torch.testing.assert_close(new, old)
+
+
 @pytest.mark.parametrize("mapping", ["entmax", "fusedmax", "softmax"])
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": 3}, {"dropout": 0.1}])
 def test_no_tensor_is_larger_than_a_block(
@@ -96,8 +150,8 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 def run(n):
-    vectors = [torch.randn(1, 1, n, 8, requires_grad=True) for _ in range(3)]
-    attention(*vectors, "entmax").sum().backward()
+    vectors = [torch.randn(*{batch}, n, size, requires_grad=True) for size in (8, 8, {size})]
+    attention(*vectors, {mapping!r}, dropout={dropout}).sum().backward()
 
 run(64)
 before = peak()
@@ -107,10 +161,23 @@ print(peak() - before)
 
 
 @pytest.mark.slow
-def test_long_sequences_need_little_memory() -> None:
+@pytest.mark.parametrize(
+    ("mapping", "batch", "size", "dropout"),
+    [
+        ("entmax", (1, 1), 8, 0.0),
+        ("softmax", (), 8, 0.0),
+        ("softmax", (1,), 8, 0.0),
+        ("softmax", (1, 1), 4, 0.0),
+        ("softmax", (1, 1), 8, 0.1),
+    ],
+)
+def test_long_sequences_need_little_memory(
+    mapping: str, batch: tuple[int, ...], size: int, dropout: float
+) -> None:
     pytest.importorskip("resource")
+    script = SCRIPT.format(mapping=mapping, batch=batch, size=size, dropout=dropout)
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=600
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=600
     )
     assert int(done.stdout) < 200  # MiB; the scores alone would be 1024
 

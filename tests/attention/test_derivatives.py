@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 
 from attention_problems import WAYS, adaptive, take, vectors
-from fenchel import Entmax, Sparsemax, mappings
+from fenchel import Entmax, Softmax, Sparsemax, mappings
 from fenchel.attention import _blocks, attention
 
 OPTIONS: dict[str, Any] = {"causal": "lower_right", "window": 3, "softcap": 2.0}
@@ -188,6 +188,22 @@ def test_exports(way: str) -> None:
     torch.testing.assert_close(exported.module()(*inputs), Model()(*inputs))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{"causal": True, "window": 3}, {"window": (2, None)}, {"causal": "lower_right"}, {}]
+)
+def test_exports_for_any_length(options: dict[str, Any]) -> None:
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            return attention(x, x, x, "entmax", **options)
+
+    shapes = ({2: torch.export.Dim("T", min=2, max=512)},)
+    exported = torch.export.export(Model(), (torch.randn(1, 2, 7, 4),), dynamic_shapes=shapes)
+    for length in (2, 5, 40):
+        x = torch.randn(1, 2, length, 4)
+        torch.testing.assert_close(exported.module()(x), Model()(x))
+
+
 def test_shapes_without_values(way: str) -> None:
     shape = (2, 4, 5, 2)
     real = [x.detach() for x in vectors()]
@@ -216,3 +232,42 @@ def test_autocast(mapping: str, way: str) -> None:
         assert new.dtype == torch.float32
         if way != "dense":
             assert torch.equal(new, old)
+
+
+HIDDEN = torch.tensor([[True, False, True, False], [False] * 4, [True] * 4])
+
+
+@pytest.mark.parametrize("mask", [HIDDEN, torch.where(HIDDEN, 0.5, -torch.inf).double()])
+def test_gamma_has_its_gradient_where_keys_are_hidden(way: str, mask: Tensor) -> None:
+    inputs = [x.detach() for x in small()]
+    gamma = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda gamma: attention(*inputs, Entmax(1.5, gamma=gamma), mask), (gamma,)
+    )
+
+
+@pytest.mark.parametrize("way", ["dense", "blocks"])
+@pytest.mark.parametrize("mapping", [Sparsemax, Entmax, Softmax])
+def test_a_lowest_mask_leaves_gamma_its_gradient(
+    way: str, mapping: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(way, monkeypatch)
+    inputs = [x.detach().float() for x in small()]
+    gamma = torch.tensor(0.5, requires_grad=True)
+
+    def gradient(low: float) -> Tensor:
+        mask = torch.tensor([0.0, 0.0, low, low])
+        output = attention(*inputs, mapping(gamma=gamma), mask)
+        return torch.autograd.grad(output.square().sum(), gamma)[0]
+
+    torch.testing.assert_close(gradient(torch.finfo(torch.float32).min), gradient(-torch.inf))
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1e-40, 1e-45])
+@pytest.mark.parametrize("low", [0.0, torch.finfo(torch.float32).min])
+def test_gamma_is_the_same_as_a_number_and_as_a_tensor(gamma: float, low: float) -> None:
+    inputs = [x.detach().float() for x in small()]
+    mask = torch.full((4,), low)
+    expected = attention(*inputs, Sparsemax(gamma=gamma), mask, sinks=-1.0)
+    found = attention(*inputs, Sparsemax(gamma=torch.tensor(gamma)), mask, sinks=-1.0)
+    torch.testing.assert_close(found, expected)

@@ -235,6 +235,106 @@ def test_padding_may_hold_anything(mapping: str, way: str) -> None:
         torch.testing.assert_close(new, old)
 
 
+@pytest.mark.parametrize("mapping", ["entmax", "softmax"])
+@pytest.mark.parametrize("hidden", ["future", "masked"])
+@pytest.mark.parametrize("way", ["dense", "blocks"])
+def test_what_is_hidden_may_hold_anything(
+    mapping: str, hidden: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(way, monkeypatch)
+    inputs = vectors(queries=S)
+    options: dict[str, Any] = {"causal": True}
+    if hidden == "masked":
+        options = {"mask": torch.arange(S) < 4}
+    expected = attention(*inputs, mapping, **options)[:, :, :4]
+    leaves = [x.detach().clone() for x in inputs]
+    for x, bad in zip(leaves, (torch.nan, torch.inf, torch.nan), strict=True):
+        x[:, :, 4:] = bad
+        x.requires_grad_()
+    output = attention(*leaves, mapping, **options)[:, :, :4]
+    torch.testing.assert_close(output, expected)
+    found = torch.autograd.grad(output.square().sum(), leaves)
+    wanted = torch.autograd.grad(expected.square().sum(), inputs)
+    for new, old in zip(found, wanted, strict=True):
+        torch.testing.assert_close(new, old)
+
+
+@pytest.mark.parametrize("mapping", ["entmax", "softmax"])
+def test_a_query_that_is_not_used_spoils_no_gradient(mapping: str) -> None:
+    inputs = vectors()
+    expected = attention(*inputs, mapping)[:, :, 1:]
+    query = inputs[0].detach().clone()
+    query[:, :, 0] = torch.nan
+    leaves = [query.requires_grad_(), *inputs[1:]]
+    output = attention(*leaves, mapping)[:, :, 1:]
+    torch.testing.assert_close(output, expected)
+    found = torch.autograd.grad(output.square().sum(), leaves)
+    wanted = torch.autograd.grad(expected.square().sum(), inputs)
+    for new, old in zip(found, wanted, strict=True):
+        torch.testing.assert_close(new, old)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mapping", ["entmax", "fusedmax"])
+def test_what_is_hidden_may_hold_anything_in_a_graph(mapping: str) -> None:
+    torch._dynamo.reset()
+    run = torch.compile(attention, fullgraph=True, backend="aot_eager")
+    inputs = vectors(queries=S)
+    expected = attention(*inputs, mapping, causal=True)[:, :, :4]
+    leaves = [x.detach().clone() for x in inputs]
+    for x in leaves:
+        x[:, :, 4:] = torch.nan
+        x.requires_grad_()
+    output = run(*leaves, mapping, causal=True)[:, :, :4]
+    torch.testing.assert_close(output, expected)
+    found = torch.autograd.grad(output.square().sum(), leaves)
+    wanted = torch.autograd.grad(expected.square().sum(), inputs)
+    for new, old in zip(found, wanted, strict=True):
+        torch.testing.assert_close(new, old)
+
+
+TYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("of", TYPES)
+@pytest.mark.parametrize("mapping", ["entmax", "softmax"])
+def test_types_of_other_arguments(dtype: torch.dtype, of: torch.dtype, mapping: str) -> None:
+    query, key, value = (x.detach().to(dtype) for x in vectors())
+    exact = [x.double() for x in (query, key, value)]
+    eps = 4 * max(torch.finfo(dtype).eps, torch.finfo(of).eps)
+
+    def check(found: Any, expected: Any, result: torch.dtype) -> None:
+        assert found.dtype == result
+        torch.testing.assert_close(found.double(), expected, atol=eps, rtol=eps)
+
+    mask, scale = torch.randn(T, S).to(of), torch.tensor([[[0.3]], [[0.4]]] * 2).to(of)
+    check(
+        attention(query, key, value, mapping, mask),
+        attention(*exact, mapping, mask.double()),
+        dtype,
+    )
+    check(
+        attention(query, key, value, mapping, None, scale),
+        attention(*exact, mapping, None, scale.double()),
+        dtype,
+    )
+    other = value.to(of)
+    check(attention(query, key, other, mapping), attention(*exact[:2], other.double(), mapping), of)
+
+
+@pytest.mark.parametrize("mapping", ["entmax", "softmax"])
+@pytest.mark.parametrize("batch", [(), (4,), (2, 4), (3, 2, 4)])
+@pytest.mark.parametrize("shape", [(), (1,), (S,), (1, S), (T, 1), (T, S), (4, 1, S), (2, 1, 1, S)])
+def test_masks_broadcast(mapping: str, batch: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    if len(shape) > len(batch) + 2:
+        pytest.skip("more dimensions than the vectors have")
+    query, key = torch.randn(*batch, T, 3), torch.randn(*batch, S, 3)
+    for mask in (torch.randn(shape), torch.rand(shape) > 0.3):
+        expected = attention(query, key, key, mapping, mask.expand(*batch, T, S), weights=True)[0]
+        torch.testing.assert_close(attention(query, key, key, mapping, mask), expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("mapping", ["entmax", "fusedmax"])
 def test_types(dtype: torch.dtype, mapping: str, way: str) -> None:

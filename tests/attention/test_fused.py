@@ -86,7 +86,7 @@ def test_arguments_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (sinks == 0.5).all()
     assert slopes is None
     assert (wide.shape, wide.stride()) == ((2, 4, 5, 7), (7, 0, 0, 1))
-    assert given[12:] == [None, 0.0, 0.0]
+    assert given[12:] == [None, 0.0, 0.0, False]
 
 
 def test_parameters_per_head_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from fenchel import Entmax, mappings
-from fenchel.attention import KeysValues, MultiHeadAttention
+from fenchel.attention import KeysValues, MultiHeadAttention, attention
 
 
 def test_agrees_with_torchs_layer() -> None:
@@ -85,6 +87,54 @@ def test_each_head_learns_its_alpha() -> None:
         torch.testing.assert_close(gradient[head], (higher - lower) / (2 * step), rtol=1e-4, atol=0)
 
 
+def test_each_head_learns_from_its_own_alpha() -> None:
+    start = torch.tensor([1.2, 1.7])
+    layer = MultiHeadAttention(8, 2, Entmax(nn.Parameter(start.view(2, 1, 1))), learned_alpha=True)
+    torch.testing.assert_close(layer.mapping.alpha.flatten(), start)  # type: ignore[attr-defined]
+    assert layer.alpha_logit is not None
+    assert layer.alpha_logit.shape == (2,)
+    layer(torch.randn(1, 3, 8)).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+    message = r"`alpha` must broadcast to \(2, 1, 1\), one for each head, .* got shape \(2,\)"
+    with pytest.raises(ValueError, match=message):
+        MultiHeadAttention(8, 2, Entmax(start), learned_alpha=True)
+    with pytest.raises(ValueError, match="`alpha` must have a value from which it is learnt"):
+        MultiHeadAttention(8, 2, Entmax(start.to("meta")), learned_alpha=True)
+
+
+def test_repr_shows_what_is_in_use() -> None:
+    layer = MultiHeadAttention(8, 4, Entmax(1.3, gamma=2.0), True, dropout=0.1, key_heads=2)
+    assert "dim=8, heads=4, key_heads=2, learned_alpha=True, dropout=0.1\n" in repr(layer)
+    assert "Entmax(gamma=2.0, alpha=learned)" in repr(layer)
+    layer = MultiHeadAttention(8, 4, alibi=True, sinks=True, scale=0.5, softcap=3.0)
+    assert "dim=8, heads=4, alibi=True, sinks=True, scale=0.5, softcap=3.0\n" in repr(layer)
+    layer = MultiHeadAttention(8, 4, scale=torch.ones(4, 1, 1))
+    assert "scale=(4, 1, 1)\n" in repr(layer)
+
+
+def test_scale_softcap_and_query_lengths() -> None:
+    layer = MultiHeadAttention(6, 3, "entmax", scale=0.3, softcap=2.0).double()
+    x, lengths = torch.randn(2, 5, 6, dtype=torch.float64), torch.tensor([3, 5])
+    rows = layer.query(x).unflatten(-1, (3, 2)).transpose(1, 2)
+    options: dict[str, Any] = {"query_lengths": lengths, "key_lengths": lengths}
+    memory = layer.project(x)
+    expected = attention(
+        rows, memory.key, memory.value, "entmax", scale=0.3, softcap=2.0, **options
+    )
+    assert isinstance(expected, Tensor)
+    expected = layer.output(expected.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(layer(x, **options), expected)
+    torch.testing.assert_close(layer.attend(x, memory, **options), expected)
+    learned = MultiHeadAttention(6, 3, "entmax", scale=nn.Parameter(torch.full((3, 1, 1), 0.3)))
+    fixed = MultiHeadAttention(6, 3, "entmax", scale=torch.full((3, 1, 1), 0.3))
+    assert "scale" in dict(learned.named_parameters())
+    assert "scale" in dict(fixed.named_buffers())
+    with pytest.raises(ValueError, match="`softcap` must be at least 0"):
+        MultiHeadAttention(6, 3, softcap=-1.0)
+    with pytest.raises(TypeError, match=r"`scale` must be a number or a torch.Tensor"):
+        MultiHeadAttention(6, 3, scale="big")  # type: ignore[arg-type]
+
+
 def test_what_a_mapping_learns_is_the_layers() -> None:
     alpha = nn.Parameter(torch.tensor([1.2, 1.8]).view(2, 1, 1))
     layer = MultiHeadAttention(4, 2, Entmax(alpha))
@@ -144,6 +194,38 @@ def test_sinks_are_learnt_and_slopes_are_not() -> None:
     assert layer.sinks.grad is not None
     _, weights = layer(torch.randn(1, 3, 4), weights=True)
     assert (weights.sum(-1) < 1).all()
+
+
+def deferred(**options: Any) -> MultiHeadAttention:
+    """A layer without values, then with those that memory happens to hold."""
+    with torch.device("meta"):
+        layer = MultiHeadAttention(8, 2, alibi=True, sinks=True, learned_alpha=True, **options)
+    layer = layer.to_empty(device="cpu")
+    for x in (*layer.parameters(), *layer.buffers()):
+        x.detach().fill_(torch.nan)
+    return layer
+
+
+@pytest.mark.parametrize("alpha", [1.2, torch.tensor([1.2, 1.7]).view(2, 1, 1)])
+def test_deferred_initialization(alpha: float | Tensor) -> None:
+    layer = deferred(mapping=Entmax(alpha))
+    layer.reset_parameters()
+    expected = MultiHeadAttention(8, 2, Entmax(alpha), alibi=True, sinks=True, learned_alpha=True)
+    assert sorted(layer.state_dict()) == sorted(expected.state_dict())
+    for name in ("alibi", "sinks", "alpha_logit"):
+        torch.testing.assert_close(getattr(layer, name), getattr(expected, name))
+    assert layer(torch.randn(1, 3, 8)).isfinite().all()
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_state_is_all_that_a_layer_needs(assign: bool) -> None:
+    given = MultiHeadAttention(8, 2, "entmax", alibi=True, sinks=True, learned_alpha=True)
+    layer = deferred(mapping="entmax")
+    if assign:
+        layer.to("meta")
+    layer.load_state_dict(given.state_dict(), assign=assign)
+    x = torch.randn(1, 3, 8)
+    assert torch.equal(layer(x), given(x))
 
 
 def test_dropout_is_for_training() -> None:

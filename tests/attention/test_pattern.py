@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,9 +85,42 @@ def test_spans_hold_all_that_is_seen(problem: tuple[int, int, dict[str, Any]], d
             assert all(span.start <= j < span.stop for j in range(keys) if look(b, t, j))
 
 
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.data())
+def test_all_see_what_is_inside(problem: tuple[int, int, dict[str, Any]], data: Any) -> None:
+    queries, keys, options = problem
+    if not queries:
+        return
+    found, look = build(*problem), sees(options, queries, keys)
+    first = data.draw(st.integers(0, queries - 1))
+    last = data.draw(st.integers(first + 1, queries))
+    low, high = found.inner(slice(0, 2), slice(first, last))
+    for b in range(2):
+        for t in range(first, last):
+            assert all(look(b, t, j) for j in range(max(low, 0), min(high, keys)))
+
+
 def test_spans_are_narrow() -> None:
     found = pattern(100, 100, torch.device("cpu"), causal=True, window=10)
     assert found.span(slice(0, 1), slice(50, 60)) == slice(41, 60)
     lengths = torch.tensor([3, 7])
     found = pattern(100, 100, torch.device("cpu"), key_lengths=lengths)
     assert found.span(slice(1, 2), slice(0, 5)) == slice(0, 7)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.sampled_from([2**31 - 8, 2**31 - 1, 2**31, 2**63 - 1, 2**70]))
+def test_large_windows_are_no_bound(problem: tuple[int, int, dict[str, Any]], far: int) -> None:
+    queries, keys, options = problem
+    options.pop("window", None)
+    expected = build(queries, keys, options)
+    for window in (far, (far, far), (None, far), (far, None)):
+        found = build(queries, keys, {**options, "window": window})
+        assert torch.equal(found.starts, expected.starts)
+        assert torch.equal(found.stops, expected.stops)
+
+
+def test_windows_of_small_integers() -> None:
+    found = pattern(300, 300, torch.device("cpu"), window=np.int8(127))
+    assert found.span(slice(0, 1), slice(0, 1)) == slice(0, 128)
+    assert found.stops[0, 0] == 128

@@ -10,7 +10,8 @@ from torch import Tensor
 
 pytest.importorskip("transformers")
 
-from tiny_models import DECODERS, FAMILIES, TRUTH, build, register_truth, tokens
+import transformers
+from tiny_models import DECODERS, FAMILIES, SHARED, TRUTH, build, register_truth, tokens
 from transformers import PreTrainedModel
 
 from fenchel import Entmax
@@ -73,6 +74,30 @@ def test_losses_and_gradients(family: str, side: str) -> None:
     assert_same_losses_and_gradients(family, "fenchel_entmax", ids, padding(ids, side))
 
 
+@pytest.mark.parametrize("side", ["none", "right", "left"])
+@pytest.mark.parametrize("family", ["mistral", "bert"])
+def test_layers_that_do_not_say_whether_they_have_order(family: str, side: str) -> None:
+    """Their masks do."""
+    model, ids = build(family, "fenchel_entmax"), tokens(3, 9)
+    expected = loss_of(model, ids, padding(ids, side))
+    for module in model.modules():
+        if "is_causal" in vars(module):
+            del module.is_causal
+    torch.testing.assert_close(loss_of(model, ids, padding(ids, side)), expected)
+
+
+def test_attention_to_an_image_has_no_order() -> None:
+    options = {"cross_attention_layers": [0], "num_hidden_layers": 1, "num_key_value_heads": 2}
+    config = transformers.models.mllama.MllamaTextConfig(**{**SHARED, **options})
+    outputs = []
+    for name in ("fenchel_entmax", TRUTH):
+        config._attn_implementation = name
+        torch.manual_seed(3)
+        layer = transformers.models.mllama.modeling_mllama.MllamaTextCrossAttention(config, 0)
+        outputs.append(layer(torch.randn(2, 5, 16), torch.randn(2, 7, 16))[0])
+    torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("family", ["llama", "bert", "t5"])
 def test_sparsemax(family: str) -> None:
     register_truth(2.0)
@@ -109,6 +134,17 @@ def test_packed_sequences_do_not_see_each_other(family: str, by: str) -> None:
         options |= {"max_length_q": 9, "max_length_k": 9}
     model = build(family, "fenchel_entmax")
     packed = model(ids, use_cache=False, **options).logits
+    alone = [model(part).logits for part in ids.split(lengths, dim=1)]
+    torch.testing.assert_close(packed, torch.cat(alone, 1), rtol=1e-4, atol=1e-4)
+
+
+def test_packed_sequences_with_a_cache() -> None:
+    ids, lengths = tokens(1, 12), [7, 5]
+    ends = torch.tensor([0, 7, 12], dtype=torch.int32)
+    places = torch.cat([torch.arange(length) for length in lengths])[None]
+    options = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": 7, "max_length_k": 7}
+    model = build("llama", "fenchel_entmax").train()
+    packed = model(ids, position_ids=places, use_cache=True, **options).logits
     alone = [model(part).logits for part in ids.split(lengths, dim=1)]
     torch.testing.assert_close(packed, torch.cat(alone, 1), rtol=1e-4, atol=1e-4)
 
@@ -231,3 +267,12 @@ def test_gradient_checkpointing() -> None:
     model.gradient_checkpointing_enable()
     loss_of(model.train(), ids, None).backward()
     torch.testing.assert_close(model.model.layers[0].self_attn.q_proj.weight.grad, expected)
+
+
+def test_some_models_return_no_weights() -> None:
+    """As with transformers' own implementations that are not eager."""
+    sizes = {"vocab_size": 29, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    for name in ("sdpa", "fenchel_entmax"):
+        config = transformers.GPT2Config(**sizes, attn_implementation=name)
+        found = transformers.GPT2Model(config)(tokens(1, 4), output_attentions=True)
+        assert found.attentions == ()

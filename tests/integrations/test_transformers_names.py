@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -76,9 +79,57 @@ def test_arguments_that_do_not_fit() -> None:
         register("fenchel_x")
     with pytest.raises(TypeError, match="`name` must be a str, got int"):
         register(3, Entmax())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="`name` must not be empty"):
+        register("", Entmax())
     for alpha in (1, 2.0):
         with pytest.raises(ValueError, match="`alpha` must be between 1 and 2 to be learnt"):
             learn_alpha(transformers.LlamaForCausalLM, alpha)
+
+
+OTHERS = ["Bloom", "CodeGen", "DebertaV2", "Falcon", "GPTJ", "GPTNeo", "Longformer", "XLNet"]
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_models_whose_attention_is_their_own_refuse(family: str) -> None:
+    config = getattr(transformers, f"{family}Config")(attn_implementation=NAME)
+    model_class = getattr(transformers, f"{family}Model")
+    with pytest.raises(ValueError, match=r"Model does not use transformers' `AttentionInterface`"):
+        model_class(config)
+
+
+def test_a_part_of_a_larger_model_is_named() -> None:
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    text = {"model_type": "llama", "hidden_size": 8, "vocab_size": 20, **sizes}
+    vision = {"model_type": "clip_vision_model", "hidden_size": 8, "image_size": 16, **sizes}
+    config = transformers.LlavaConfig(
+        text_config=text,
+        vision_config={**vision, "patch_size": 8},
+        attn_implementation={"text_config": NAME},
+    )
+    model = transformers.LlavaForConditionalGeneration(config)
+    assert model.config.text_config._attn_implementation == NAME
+    assert model.config.vision_config._attn_implementation == "sdpa"
+
+
+def test_models_whose_attention_is_their_own_learn_no_alpha() -> None:
+    config = transformers.GPTJConfig(vocab_size=9, n_embd=8, n_head=2, n_layer=1, rotary_dim=4)
+    with pytest.raises(ValueError, match="GPTJModel has no attention to learn an `alpha` for"):
+        learn_alpha(transformers.GPTJModel)(config)
+
+
+def test_other_implementations_are_chosen_as_before() -> None:
+    sizes = {"vocab_size": 9, "hidden_size": 8, "n_head": 2, "n_layer": 1}
+    assert transformers.BloomModel(transformers.BloomConfig(**sizes)) is not None
+    with pytest.raises(ValueError, match="does not support an attention implementation"):
+        transformers.BloomModel(transformers.BloomConfig(**sizes, attn_implementation="sdpa"))
+
+
+def test_only_classes_of_models_learn_an_alpha() -> None:
+    for other in (transformers.AutoModelForCausalLM, torch.nn.Linear):
+        with pytest.raises(TypeError, match=rf"such as LlamaForCausalLM, got {other.__name__}\."):
+            learn_alpha(other)  # type: ignore[type-var]
+    with pytest.raises(TypeError, match="got a model; give LlamaForCausalLM itself"):
+        learn_alpha(build("llama", NAME))  # type: ignore[arg-type]
 
 
 def test_other_mappings() -> None:
@@ -116,15 +167,59 @@ def test_the_gradient_of_alpha() -> None:
     assert logit.grad[2].item() == pytest.approx(slope, rel=5e-2, abs=1e-4)
 
 
-@pytest.mark.parametrize("family", ["bert", "t5"])
+@pytest.mark.parametrize("family", ["bert", "layoutlm", "splinter", "t5"])
 def test_learned_alpha_of_other_families(family: str) -> None:
     given = build(family, NAME)
     model: Any = learn_alpha(type(given))(given.config)
-    assert len(alphas(model)) == (2 if family == "bert" else 6)
+    assert len(alphas(model)) == (6 if family == "t5" else 2)
     ids = tokens(1, 5)
     options = {"decoder_input_ids": ids} if family == "t5" else {}
     model(ids, **options).logits.square().sum().backward()
     assert all(bool((logit.grad != 0).any()) for logit in alphas(model).values())
+
+
+def swin() -> tuple[Any, Tensor]:
+    sizes = {"image_size": 32, "embed_dim": 8, "depths": [1, 1], "num_heads": [2, 4]}
+    config = transformers.SwinConfig(**sizes, window_size=4, attn_implementation=NAME)
+    return learn_alpha(transformers.SwinModel)(config), torch.randn(2, 3, 32, 32)
+
+
+def bart() -> tuple[Any, Tensor]:
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 29}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 4}
+    config = transformers.BartConfig(**sizes, **heads, attn_implementation=NAME)
+    return learn_alpha(transformers.BartModel)(config), tokens(2, 5)
+
+
+@pytest.mark.parametrize(("make", "heads"), [(swin, [2, 4]), (bart, [2, 4, 4])])
+def test_layers_with_numbers_of_heads_of_their_own(make: Any, heads: list[int]) -> None:
+    model, inputs = make()
+    model(inputs).last_hidden_state.square().sum().backward()
+    assert [len(logit) for logit in alphas(model).values()] == heads
+    assert all(bool((logit.grad != 0).all()) for logit in alphas(model).values())
+
+
+def test_a_logit_for_another_number_of_heads() -> None:
+    model = learned_llama()
+    model.model.layers[0].self_attn.alpha_logit = torch.nn.Parameter(torch.zeros(1))
+    with pytest.raises(ValueError, match="has 4 heads, but `alpha_logit` is for 1"):
+        model(tokens(1, 4))
+
+
+@pytest.mark.parametrize("how", ["pickle", "torch.save", "deepcopy"])
+def test_a_model_with_a_learned_alpha_is_copied(how: str) -> None:
+    model, ids, file = learned_llama(1.3), tokens(1, 6), io.BytesIO()
+    if how == "deepcopy":
+        again = copy.deepcopy(model)
+    elif how == "pickle":
+        again = pickle.loads(pickle.dumps(model))
+    else:
+        torch.save(model, file)
+        file.seek(0)
+        again = torch.load(file, weights_only=False)
+    assert type(again) is type(model)
+    assert torch.equal(again(ids).logits, model(ids).logits)
+    assert all(a is not b for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
 
 def test_weights_of_a_learned_alpha() -> None:
@@ -181,13 +276,20 @@ def test_a_learned_alpha_needs_entmax() -> None:
 
 @pytest.mark.parametrize(
     ("family", "side"),
-    [("llama", None), ("mistral", "left"), pytest.param("t5", None, marks=pytest.mark.slow)],
+    [
+        ("llama", None),
+        ("mistral", "left"),
+        ("bert", None),
+        ("bert", "left"),
+        pytest.param("t5", None, marks=pytest.mark.slow),
+    ],
 )
 def test_compile(family: str, side: str | None) -> None:
     torch._dynamo.reset()
     model, ids = build(family, NAME), tokens(2, 9)
     options: dict[str, Any] = {"decoder_input_ids": ids[:, :4]} if family == "t5" else {}
-    options["use_cache"] = False
+    if family != "bert":
+        options["use_cache"] = False
     mask = None
     if side == "left":
         mask = torch.ones_like(ids)

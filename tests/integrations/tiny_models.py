@@ -12,6 +12,7 @@ import transformers
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
+from transformers.modeling_outputs import MaskedLMOutput
 
 TRUTH = "written_out"
 VOCABULARY = 29
@@ -87,6 +88,31 @@ def bert() -> PreTrainedModel:
     return transformers.BertForMaskedLM(transformers.BertConfig(**SHARED, **options))
 
 
+def layoutlm() -> PreTrainedModel:
+    """Its layers do not say that they have no order, and it makes its own mask."""
+    options = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return transformers.LayoutLMForMaskedLM(transformers.LayoutLMConfig(**SHARED, **options))
+
+
+class SplinterWithLogits(transformers.SplinterPreTrainedModel):
+    """Its layers do not say that they have no order."""
+
+    def __init__(self, config: transformers.SplinterConfig) -> None:
+        super().__init__(config)
+        self.splinter = transformers.SplinterModel(config)
+        self.head = torch.nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> MaskedLMOutput:
+        found = self.splinter(input_ids, attention_mask=attention_mask)
+        return MaskedLMOutput(logits=self.head(found.last_hidden_state))
+
+
+def splinter() -> PreTrainedModel:
+    options = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return SplinterWithLogits(transformers.SplinterConfig(**SHARED, **options))
+
+
 def t5() -> PreTrainedModel:
     config = transformers.T5Config(
         vocab_size=VOCABULARY,
@@ -112,7 +138,10 @@ def t5() -> PreTrainedModel:
 DECODERS: dict[str, Callable[[], PreTrainedModel]] = {
     make.__name__: make for make in (llama, qwen2, qwen3, qwen2_moe, mistral, gemma2, gpt_oss)
 }
-FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {**DECODERS, "bert": bert, "t5": t5}
+ENCODERS: dict[str, Callable[[], PreTrainedModel]] = {
+    make.__name__: make for make in (bert, layoutlm, splinter)
+}
+FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {**DECODERS, **ENCODERS, "t5": t5}
 
 
 def build(family: str, implementation: str) -> PreTrainedModel:

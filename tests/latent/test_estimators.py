@@ -275,13 +275,13 @@ def test_forbidden_bits_are_never_drawn() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: ScoreFunction(fenchel.Budget(3, 1)), TypeError, "`over` must be a mapping, such"),
+        (lambda: ScoreFunction(1.5), TypeError, "`over` must be a mapping, such"),  # type: ignore[arg-type]
         (lambda: ScoreFunction(fenchel.Ksubset()), ValueError, "`over` must sum to one"),
         (lambda: ScoreFunction(samples=0), ValueError, "`samples` must be at least 1, got 0"),
         (lambda: ScoreFunction(baseline=1.0), TypeError, "`baseline` must be None or a baseline"),
         (lambda: MovingAverage(1.0), ValueError, "`decay` must be less than 1, got 1"),
         (lambda: SumAndSample(k=0), ValueError, "`k` must be at least 1, got 0"),
-        (lambda: SumAndSample(fenchel.Bits(2)), TypeError, "`mapping` must be a mapping, such"),
+        (lambda: SumAndSample(fenchel.Matching(2, 2)), TypeError, "of known probabilities"),
     ],
 )
 def test_bad_options(make: Callable[[], object], error: type[Exception], text: str) -> None:

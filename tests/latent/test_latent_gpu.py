@@ -69,3 +69,31 @@ def test_sampled(
     chosen = marginalize(model.scores, model.loss, estimator.eval()).value
     assert chosen.is_cuda
     assert chosen.isfinite().all()
+
+
+STRUCTURES = [
+    fenchel.Choice(3),
+    fenchel.Sequence(3, 2),
+    fenchel.DependencyTree(3),
+    fenchel.Budget(3, 2),
+    fenchel.Matching(2, 3),
+]
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=str)
+def test_structures(structure: fenchel.structures.AbstractStructure) -> None:
+    scores = torch.randn(3, *structure.shape, device="cuda", requires_grad=True)
+    kinds = [estimators.ScoreFunction, estimators.GumbelSoftmax, estimators.StraightThrough]
+    kinds += [estimators.Spigot]
+    if not isinstance(structure, fenchel.Matching):
+        kinds.append(estimators.SumAndSample)
+
+    def loss(item: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        return z.float().reshape(len(z), -1).square().sum(1)
+
+    for kind in kinds:
+        outcome = marginalize(scores, loss, kind(structure))
+        (outcome.value + outcome.kl()).sum().backward()
+        assert outcome.value.is_cuda
+        likelihood = log_likelihood(scores, loss, kind(structure), samples=10)
+        assert likelihood.value.is_cuda

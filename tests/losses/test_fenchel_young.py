@@ -221,8 +221,10 @@ def test_no_index_is_ignored() -> None:
         torch.testing.assert_close(
             none, fenchel_young_loss("entmax", scores, target, reduction=reduction)
         )
-    with pytest.raises(ValueError, match=r"`target` must be in \[0, 3\], got -100"):
-        fenchel_young_loss("entmax", scores, torch.full((3,), -100), ignore_index=None)
+    for bad in (-100, -(2**63)):
+        target = torch.tensor([0, bad, 1])
+        with pytest.raises(ValueError, match=rf"`target` must be in \[0, 3\], got {bad}"):
+            fenchel_young_loss("entmax", scores, target, ignore_index=None)
 
 
 def test_what_a_mapping_learns_is_the_modules() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import fenchel
+from conftest import EXAMPLES
 from fenchel import Entmax, Ksubset, Normmax, mappings
+from fenchel.mappings import AbstractMapping
 
 
 def test_entmax_at_one_is_softmax_and_at_two_sparsemax() -> None:
@@ -199,3 +202,85 @@ def test_large_rows_in_float32_are_exact() -> None:
         assert (y - fenchel.entmax(scores.double(), alpha=1.3)).abs().max() <= 3e-7
         assert (y.sum(-1) - 1).abs().max() <= 3e-7
     assert math.isclose(fenchel.softmax(torch.zeros(4)).sum(), 1.0)
+
+
+DELETED = [
+    [1.0, -torch.inf, 0.3, 0.9],
+    [-torch.inf, 0.2, 0.1, -torch.inf],
+    [-torch.inf, -torch.inf, -torch.inf, 0.5],
+]
+"""Scores with entries that are deleted."""
+WITH_GAMMA = {name: mapping for name, mapping in EXAMPLES.items() if mapping.gamma == 1.0}
+
+
+@pytest.mark.parametrize("use", ["solution", "max", "loss", "class loss"])
+@pytest.mark.parametrize("mapping", WITH_GAMMA.values(), ids=WITH_GAMMA)
+def test_gradient_in_gamma_where_scores_are_deleted(mapping: AbstractMapping, use: str) -> None:
+    if use == "class loss" and mapping.total != 1.0:
+        pytest.skip("it has no loss of classes")
+    scores = torch.tensor(DELETED, dtype=torch.float64)[: 1 if mapping.name == "ksubset" else 3]
+    gamma = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    generator = torch.Generator().manual_seed(0)
+    v = torch.randn(scores.shape, generator=generator, dtype=torch.float64)
+    target = torch.softmax(scores, -1) * (mapping.total or 1.0)
+
+    def function(gamma: torch.Tensor) -> torch.Tensor:
+        at = replace(mapping, gamma=gamma)
+        if use == "solution":
+            return (at(scores) * v).sum()
+        if use == "max":
+            return at.max(scores).sum()
+        return at.loss(scores, target if use == "loss" else scores.argmax(-1), reduction="sum")
+
+    (gradient,) = torch.autograd.grad(function(gamma), gamma)
+    step = 1e-5
+    with torch.no_grad():
+        expected = (function(gamma + step) - function(gamma - step)) / (2 * step)
+    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("low", [torch.finfo(torch.float64).min, -1e308])
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax", "normmax", "fusedmax"])
+def test_gradient_in_gamma_where_scores_are_very_low(name: str, low: float) -> None:
+    scores = torch.tensor(DELETED, dtype=torch.float64)
+    gamma = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    v = torch.arange(4.0).double()
+
+    def gradient(scores: torch.Tensor) -> torch.Tensor:
+        output = mappings.get(name, gamma=gamma)(scores) @ v
+        return torch.autograd.grad(output.sum(), gamma)[0]
+
+    torch.testing.assert_close(gradient(scores.clamp(min=low)), gradient(scores))
+
+
+def test_other_derivatives_in_gamma_where_scores_are_deleted() -> None:
+    scores = torch.tensor(DELETED, dtype=torch.float64)
+    gamma = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+
+    def solution(gamma: torch.Tensor) -> torch.Tensor:
+        return Entmax(1.5, gamma=gamma)(scores)
+
+    assert gradcheck(solution, (gamma,), check_forward_ad=True, check_batched_grad=True)
+    assert gradgradcheck(solution, (gamma,))
+    assert gradcheck(lambda gamma: Entmax(1.5, gamma=gamma).tau(scores), (gamma,))
+    expected = torch.autograd.functional.jacobian(solution, gamma)
+    for transform in (torch.func.jacrev, torch.func.jacfwd):
+        torch.testing.assert_close(transform(solution)(gamma.detach()), expected)
+
+
+def test_a_row_of_deleted_scores_leaves_gamma_alone() -> None:
+    scores = torch.tensor([DELETED[0], [-torch.inf] * 4], dtype=torch.float64)
+    gamma = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    mapping = Entmax(1.5, gamma=gamma)
+    v = torch.arange(4.0)
+    pairs = (
+        (mapping(scores) @ v.double(), mapping(scores[0]) @ v.double()),
+        (mapping.max(scores)[0], mapping.max(scores[0])),
+        (
+            mapping.loss(scores, torch.tensor([2, -100]), reduction="sum"),
+            mapping.loss(scores[0], torch.tensor(2)),
+        ),
+    )
+    for both, alone in pairs:
+        found = torch.autograd.grad(both.sum(), gamma)
+        torch.testing.assert_close(found, torch.autograd.grad(alone.sum(), gamma))

@@ -77,6 +77,14 @@ def test_graphs_are_used_once_unless_kept() -> None:
             value.backward()
 
 
+def test_nodes_are_pytorchs() -> None:
+    scores = leaf(3, 4)
+    loss = fenchel.fenchel_young_loss("entmax", scores, torch.tensor([0, 1, 2]))
+    for result in (fenchel.entmax(scores), loss):
+        assert isinstance(result.grad_fn, torch.autograd.graph.Node)
+        assert not isinstance(result, torch.autograd.graph.Node)
+
+
 def test_hooks() -> None:
     def call() -> list[Tensor]:
         torch.manual_seed(1)

@@ -19,6 +19,8 @@ from fenchel import (
     log_partition,
     map_inference,
     marginals,
+    sparsemap,
+    structured_loss,
     structures,
 )
 from fenchel.structures import _base
@@ -89,8 +91,120 @@ def test_a_function_for_one_instance_or_for_all() -> None:
         ValueError, match=r"must return indicators of the scores' shape \(3,\), got \(\)"
     ):
         map_inference(Custom((3,), lambda scores: scores.sum()), scores)
-    with pytest.raises(TypeError, match=r"`argmax` must return a torch.Tensor, got list"):
+    with pytest.raises(TypeError, match=r"`oracle` must return a torch.Tensor, got list"):
         map_inference(Custom((3,), lambda scores: [1, 0, 0]), scores)
+
+
+def tagger(batched: bool) -> Custom:
+    """Sequences of 4 positions and 3 tags, with transitions and lengths."""
+
+    def best(scores: Tensor, transitions: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        assert (scores[torch.arange(4) >= lengths.unsqueeze(1)] == -torch.inf).all()
+        found = map_inference(Sequence(4, 3), scores, transitions.unsqueeze(1), lengths=lengths)
+        return found.indicator, found.extra.squeeze(1)
+
+    def best_of_one(scores: Tensor, transitions: Tensor) -> tuple[Tensor, Tensor]:
+        found = map_inference(Sequence(len(scores), 3), scores, transitions)
+        return found.indicator, found.extra
+
+    oracle = best if batched else best_of_one
+    return Custom((4, 3), oracle, batched, extra_shape=(3, 3), lengths_of_dims=(0,))
+
+
+@pytest.mark.parametrize("lengths", [None, [4, 1, 2, 3, 4]])
+@pytest.mark.parametrize("batched", [False, True])
+def test_extra_scores_and_lengths(batched: bool, lengths: list[int] | None) -> None:
+    own, sequences = tagger(batched), Sequence(4, 3)
+    scores = torch.randn(5, 4, 3, dtype=torch.float64)
+    if lengths is not None:
+        scores[1, 1:] = torch.nan  # is ignored
+    for shape in ((3, 3), (5, 3, 3)):
+        transitions = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+        leaf = scores.clone().requires_grad_()
+        found, expected = (
+            map_inference(s, leaf, transitions, lengths=lengths) for s in (own, sequences)
+        )
+        assert found.indicator.equal(expected.indicator)
+        assert found.extra.equal(expected.extra)
+        torch.testing.assert_close(found.value, expected.value)
+        solved = [
+            sparsemap(s, leaf, transitions, lengths=lengths, tol=1e-12) for s in (own, sequences)
+        ]
+        torch.testing.assert_close(solved[0].marginals, solved[1].marginals)
+        torch.testing.assert_close(solved[0].extra, solved[1].extra)
+        v = torch.randn(5, 4, 3, dtype=torch.float64)
+        grads = [torch.autograd.grad((p.marginals * v).sum(), (leaf, transitions)) for p in solved]
+        torch.testing.assert_close(*grads)
+        again = sparsemap(own, leaf, transitions, lengths=lengths, start=solved[0])
+        assert (again.iterations == 1).all()
+        other = sparsemap(own, leaf, lengths=lengths, start=solved[0], tol=1e-12)
+        plain = sparsemap(sequences, leaf, lengths=lengths, tol=1e-12)
+        torch.testing.assert_close(other.marginals, plain.marginals)
+        with pytest.raises(ValueError, match="a result with extra scores of the same shape"):
+            sparsemap(own, leaf, transitions, lengths=lengths, start=other)
+        target = (expected.indicator, expected.extra.flip(0))
+        losses = [
+            structured_loss(s, leaf, target, transitions, lengths=lengths, kind=kind)
+            for kind in ("perceptron", "sparsemap")
+            for s in (own, sequences)
+        ]
+        torch.testing.assert_close(losses[::2], losses[1::2])
+    without = [sparsemap(s, scores, lengths=lengths).marginals for s in (own, sequences)]
+    torch.testing.assert_close(*without, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("structure", "lengths_of_dims", "lengths"),
+    [
+        (DependencyTree(4), (0, 0), [4, 1, 3]),
+        (Matching(3, 4), (0, 1), [[3, 4], [1, 2], [2, 1]]),
+        (Budget(5, 2), (0,), [2, 5, 3]),
+    ],
+)
+@pytest.mark.parametrize("batched", [False, True])
+def test_lengths_of_every_kind(
+    structure: structures.AbstractStructure, lengths_of_dims: tuple, lengths: list, batched: bool
+) -> None:
+    def best(scores: Tensor, sizes: Tensor) -> Tensor:
+        return map_inference(structure, scores, lengths=sizes).indicator
+
+    def best_of_one(scores: Tensor) -> Tensor:
+        if isinstance(structure, Budget):
+            return map_inference(Budget(len(scores), min(2, len(scores))), scores).indicator
+        sizes = scores.shape if isinstance(structure, Matching) else scores.shape[:1]
+        return map_inference(type(structure)(*sizes), scores).indicator  # type: ignore[call-arg]
+
+    oracle = best if batched else best_of_one
+    own = Custom(structure.shape, oracle, batched, lengths_of_dims=lengths_of_dims)
+    assert own.max_lengths == structure.max_lengths
+    scores = torch.randn(3, *structure.shape)
+    found, expected = (map_inference(s, scores, lengths=lengths) for s in (own, structure))
+    assert found.indicator.equal(expected.indicator)
+    u, v = (sparsemap(s, scores, lengths=lengths, tol=1e-9).marginals for s in (own, structure))
+    torch.testing.assert_close(u, v, rtol=0, atol=1e-5)
+
+
+def test_oracles_that_return_something_else_than_was_asked() -> None:
+    scores, extra = torch.zeros(2, 3), torch.zeros(2)
+    lengths = [3, 2]
+    for batched in (False, True):
+        alone = Custom((3,), lambda s, e: s, batched, extra_shape=(2,))
+        with pytest.raises(TypeError, match="must return a pair where there are extra scores"):
+            map_inference(alone, scores, extra)
+        other = Custom((3,), lambda s, e: (s, e[..., :1]), batched, extra_shape=(2,))
+        with pytest.raises(ValueError, match="indicators of the extra scores' shape"):
+            sparsemap(other, scores, extra)
+        infinite = Custom((3,), lambda s, e: (s, e / 0), batched, extra_shape=(2,))
+        with pytest.raises(ValueError, match="must return finite indicators"):
+            sparsemap(infinite, scores, extra)
+    beyond = Custom((3,), lambda s, n: torch.ones_like(s), True, lengths_of_dims=(0,))
+    with pytest.raises(ValueError, match="zero behind the end of each instance"):
+        map_inference(beyond, scores, lengths=lengths)
+    with pytest.raises(ValueError, match=r"`extra_scores` must have shape \(..., 2\)"):
+        map_inference(alone, scores, torch.zeros(3))
+    cropped = Custom((3,), lambda s: torch.ones(3), lengths_of_dims=(0,))
+    with pytest.raises(ValueError, match=r"of the scores' shape \(2,\), got \(3,\)"):
+        map_inference(cropped, scores, lengths=lengths)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +220,36 @@ def test_a_function_for_one_instance_or_for_all() -> None:
         (lambda: Budget(3, -1), ValueError, "`k` must be at least 0, got -1"),
         (lambda: Custom([3], len), TypeError, "`shape` must be a tuple, got list"),
         (lambda: Custom((3,), 3), TypeError, "`oracle` must be a function, got int"),
+        (
+            lambda: Custom((3,), len, extra_shape=3),
+            TypeError,
+            "`extra_shape` must be a tuple, got int",
+        ),
+        (
+            lambda: Custom((3,), len, extra_shape=(0,)),
+            ValueError,
+            "`extra_shape` must be at least 1, got 0",
+        ),
+        (
+            lambda: Custom((3,), len, lengths_of_dims=0),
+            TypeError,
+            "`lengths_of_dims` must be a tuple, got int",
+        ),
+        (
+            lambda: Custom((3,), len, lengths_of_dims=(1,)),
+            ValueError,
+            r"`lengths_of_dims` must number lengths from 0, .* got \(1,\)",
+        ),
+        (
+            lambda: Custom((3,), len, lengths_of_dims=(0, 1)),
+            ValueError,
+            r"at most as many dimensions as `shape` has, 1; got \(0, 1\)",
+        ),
+        (
+            lambda: Custom((3, 4), len, lengths_of_dims=(0, 0)),
+            ValueError,
+            r"must bound dimensions of one size by the same length, got \(0, 0\) for .* \(3, 4\)",
+        ),
     ],
 )
 def test_options(build, error: type[Exception], message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 
 import pytest
@@ -111,7 +112,7 @@ def test_an_oracle_that_is_wrong() -> None:
     for value in (torch.nan, torch.inf):
         broken = Custom((3,), lambda x, value=value: torch.full_like(x, value))
         for function in (fenchel.map_inference, sparsemap):
-            with pytest.raises(ValueError, match="`argmax` must return finite indicators; for"):
+            with pytest.raises(ValueError, match="`oracle` must return finite indicators; for"):
                 function(broken, scores)
     with pytest.raises(ZeroDivisionError):
         sparsemap(Custom((3,), lambda x: x / (1 // 0)), scores)
@@ -143,3 +144,40 @@ def test_structures_that_differ_little() -> None:
             warnings.simplefilter("ignore", fenchel.ConvergenceWarning)
             u = sparsemap(Custom((4,), best), scores, tol=0.0).marginals
         assert (table @ (scores - u)).max() - (scores - u) @ u <= 1e-9
+
+
+def test_an_oracle_that_breaks_later() -> None:
+    def breaks(answer: object) -> Custom:
+        calls = []
+
+        def best(scores: Tensor) -> object:
+            calls.append(scores)
+            return torch.nn.functional.one_hot(scores.argmax(-1), 3) if len(calls) < 3 else answer
+
+        return Custom((3,), best, batched=True)  # type: ignore[arg-type]
+
+    scores = torch.tensor([[1.0, 0.9, 0.8]] * 2)
+    with pytest.raises(ValueError, match=r"of the scores' shape \(2, 3\), got \(3,\)"):
+        sparsemap(breaks(torch.zeros(3)), scores)
+    with pytest.raises(TypeError, match=r"`oracle` must return a torch.Tensor, got NoneType"):
+        sparsemap(breaks(None), scores)
+    with pytest.raises(ValueError, match="`oracle` must return finite indicators"):
+        sparsemap(breaks(torch.full((2, 3), torch.nan)), scores)
+    with pytest.raises(ValueError, match="must return the best structure; it returned one whose"):
+        sparsemap(breaks(torch.tensor([[0, 0, 0]] * 2)), scores)
+
+
+def test_an_oracle_that_guesses_ends() -> None:
+    for seed in range(30):
+        generator = torch.Generator().manual_seed(seed)
+
+        def guess(scores: Tensor, generator: torch.Generator = generator) -> Tensor:
+            return torch.randint(0, 2, scores.shape, generator=generator)
+
+        structure = Custom((6,), guess, batched=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", fenchel.ConvergenceWarning)
+            with contextlib.suppress(ValueError):  # where it is found out
+                found = sparsemap(structure, torch.randn(3, 6), max_iter=20)
+                assert (found.iterations <= 20).all()
+                assert (found.converged == (found.gap <= 1e-6)).all()

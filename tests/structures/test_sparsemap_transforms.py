@@ -22,6 +22,7 @@ from fenchel import (
     sparsemap,
     structured_loss,
 )
+from fenchel.ops import _native
 from fenchel.structures import AbstractStructure
 
 STRUCTURES = [
@@ -122,21 +123,76 @@ def test_vmap_is_refused_with_what_to_do_instead(structure: AbstractStructure) -
         vmap(lambda x, y: structured_loss(structure, x, y))(scores, target)
 
 
+def compare_compiled(function, *inputs: Tensor, fullgraph: bool = True) -> None:
+    """Compares results and gradients in the eager and in the compiled function."""
+    torch._dynamo.reset()
+    fullgraph = fullgraph and _native.LIBRARY is not None
+    results = []
+    for run in (function, torch.compile(function, fullgraph=fullgraph, backend="aot_eager")):
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        found = run(*leaves)
+        total = sum(y.square().sum() for y in found if y.requires_grad)
+        gradients = torch.autograd.grad(total, leaves)  # type: ignore[arg-type]
+        results.append([y.detach() for y in (*found, *gradients)])
+    torch.testing.assert_close(*results)
+
+
+hides_warning = pytest.mark.filterwarnings("ignore:The .grad attribute")  # which dynamo asks for
+
+
+@hides_warning
+@pytest.mark.parametrize("kind", ["sparsemap", "margin_sparsemap"])
+def test_compiled_with_extra_scores_and_lengths(kind: str) -> None:
+    structure, lengths = Sequence(4, 3), torch.tensor([4, 2])
+    scores, transitions = torch.randn(2, 4, 3).double(), torch.randn(3, 3).double()
+    target = map_inference(structure, torch.randn(2, 4, 3), lengths=lengths).codes
+    assert target is not None
+
+    def both(x: Tensor, t: Tensor) -> tuple[Tensor, ...]:
+        posterior = sparsemap(structure, x, t, lengths=lengths)
+        loss = structured_loss(structure, x, target, t, lengths=lengths, kind=kind)
+        progress = posterior.gap, posterior.iterations, posterior.converged
+        return posterior.marginals, posterior.extra, loss, *progress
+
+    compare_compiled(both, scores, transitions)
+    compare_compiled(both, scores, torch.randn(2, 1, 3, 3).double())
+
+
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which dynamo asks for, and hides
-@pytest.mark.parametrize("structure", [Sequence(3, 2), DependencyTree(4), Budget(5, 2)])
+@hides_warning
+@each
 def test_compiled(structure: AbstractStructure) -> None:
     scores = torch.randn(2, *structure.shape, dtype=torch.float64)
     target = map_inference(structure, torch.randn_like(scores)).codes
+    assert target is not None
 
-    def both(x: Tensor) -> tuple[Tensor, Tensor]:
-        return sparsemap(structure, x).marginals, structured_loss(structure, x, target)
+    def both(x: Tensor) -> tuple[Tensor, ...]:
+        solved = sparsemap(structure, x, method="active_set").marginals
+        return sparsemap(structure, x).marginals, solved, structured_loss(structure, x, target)
 
+    compare_compiled(both, scores)
+    compare_compiled(both, scores.float())
+
+
+@hides_warning
+@pytest.mark.parametrize("structure", [DependencyTree(3), Bits(3), own_tree()], ids=identify)
+def test_what_a_graph_cannot_hold(structure: AbstractStructure) -> None:
+    """Structures, weights, and an oracle in Python."""
+
+    def both(x: Tensor) -> tuple[Tensor, ...]:
+        posterior = sparsemap(structure, 2 * x)
+        return 3 * posterior.marginals, posterior.weights, posterior.codes, posterior.support_size
+
+    scores = torch.randn(2, *structure.shape, dtype=torch.float64)
+    compare_compiled(both, scores, fullgraph=False)
     torch._dynamo.reset()
-    results = []
-    for run in (both, torch.compile(both)):
-        x = scores.clone().requires_grad_()
-        u, loss = run(x)
-        gradient = torch.autograd.grad(u.square().sum() + loss, x)[0]
-        results.append((u.detach(), loss.detach(), gradient))
-    torch.testing.assert_close(*results)
+    message = "neither structures nor weights"
+    if isinstance(structure, Custom):
+        message = "calls Python code, which torch.compile cannot trace"
+    elif _native.LIBRARY is None and not structure.has_projection:
+        message = r"needs the C\+\+ library to be compiled"
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=message):
+        torch.compile(both, fullgraph=True, backend="aot_eager")(scores)
+    if not isinstance(structure, Custom):
+        posterior = torch.compile(lambda x: sparsemap(structure, x), backend="aot_eager")(scores)
+        assert posterior.weights.equal(sparsemap(structure, scores).weights)

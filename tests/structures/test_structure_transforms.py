@@ -109,7 +109,7 @@ def test_compiled(structure: AbstractStructure) -> None:
         torch._dynamo.reset()
         results = []
         for solve in (lambda x, f=function: f(structure, x), None):
-            run = torch.compile(lambda x, f=function: f(structure, x)) if solve is None else solve
+            run = solve or torch.compile(lambda x, f=function: f(structure, x), fullgraph=True)
             x = scores.clone().requires_grad_()
             y = run(x)
             results.append((y.detach(), torch.autograd.grad((y * y).sum(), x)[0]))

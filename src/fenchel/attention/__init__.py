@@ -1,6 +1,8 @@
 """Attention whose weights are any mapping of the scores."""
 
+from ._attend import attend
 from ._attention import attention
-from ._multihead import KeysValues, MultiHeadAttention
+from ._cache import KeysValues
+from ._multihead import MultiHeadAttention
 
-__all__ = ["KeysValues", "MultiHeadAttention", "attention"]
+__all__ = ["KeysValues", "MultiHeadAttention", "attend", "attention"]

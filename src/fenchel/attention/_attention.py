@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.jit._trace import is_tracing
-from torch.nn.functional import scaled_dot_product_attention
 
 from .. import _checks
 from .._transforms import is_transformed
@@ -14,10 +13,12 @@ from ..mappings._registry import resolve
 from ..mappings._softmax import Softmax
 from ._arguments import inputs_of, pattern_of
 from ._blocks import attention_in_blocks
-from ._checks import check_mask, check_pattern, check_vectors
+from ._checks import check_mask, check_pattern, check_vectors, check_weights
 from ._dense import dense
+from ._direct import direct_attention
 from ._fused import fused_attention, is_fused
-from ._problem import Inputs, Layout, Setting, is_autocast, without_autocast
+from ._problem import Inputs, Setting, is_autocast, without_autocast
+from ._softmax import softmax_attention
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -50,10 +51,12 @@ def attention(
     computed by it wherever it can do what is asked for.
 
     Args:
-        query: (..., H, T, D), floating point; fewer dimensions are fine.
+        query: (..., H, T, D), floating point; fewer dimensions are fine. The first of three counts
+            heads, or sequences where lengths are given.
         key: (..., G, S, D). H is a multiple of G; heads h·H/G to (h + 1)·H/G − 1 of the query
-            share head h of the keys, which are not repeated. Other dimensions broadcast.
-        value: (..., G, S, E).
+            share head h of the keys, which are not repeated. Other dimensions broadcast. It has the
+            type of the query.
+        value: (..., G, S, E), of any floating-point type.
         mapping: a mapping, or the name of a registered one. A tensor among its parameters
             broadcasts against (..., T, 1), so that (H, 1, 1) holds one value per head, and
             receives a gradient.
@@ -68,8 +71,7 @@ def attention(
             causal, else w keys to each side and that between them. A pair (left, right): so many to
             each side besides its own, None for no bound. Places are as for `causal`.
         query_lengths, key_lengths: integers, (...), how many queries and keys each padded sequence
-            has. What is behind them is not attended to, and attends to nothing. With three
-            dimensions the first counts sequences here.
+            has. What is behind them is not attended to, and attends to nothing.
         cu_seqlens_q, cu_seqlens_k: integers, (n + 1,), for n sequences packed one behind the other:
             where each starts, and where the last ends. A query sees keys of its own sequence only.
             Those of the keys are those of the queries by default.
@@ -80,8 +82,8 @@ def attention(
             `torch.manual_seed` makes it reproducible.
         weights: whether to return the weights, too; they are those before dropout.
     Returns:
-        (..., H, T, E), and if asked for the weights, (..., H, T, S). A query that may attend to
-        nothing gets weights and an output of zeros.
+        (..., H, T, E) in the type of the values, and if asked for the weights, (..., H, T, S), in
+        that of the query. A query that may attend to nothing gets weights and an output of zeros.
     Raises:
         TypeError, ValueError: for arguments of the wrong kind, shape or value. Values of tensors on
             a GPU are not looked at.
@@ -90,6 +92,10 @@ def attention(
     are computed for a block of queries at a time, and again in the backward pass. On a GPU a fused
     kernel does so for sparsemax and for entmax with α > 1. With `weights`, in a compiled graph on
     the CPU, and where derivatives of derivatives or torch.func are used, the scores are stored.
+    Softmax on a GPU or in a compiled graph has the memory of torch's kernels.
+
+    A number that is not finite spoils only the queries that see it, so padding may hold anything.
+    Softmax on a GPU or in a compiled graph has torch's behaviour instead, unless lengths are given.
 
     >>> query, key = torch.tensor([[2.0, 0.0]]), torch.tensor([[2.0, 0.0], [1.0, 1.0], [-2.0, 0.0]])
     >>> attention(query, key, torch.eye(3), "entmax", weights=True)
@@ -101,18 +107,28 @@ def attention(
     References: niculae2017regularized, peters2019sparse.
     """
     mapping = resolve(mapping)
+    has_lengths = query_lengths is not None or key_lengths is not None
+    is_plain = not has_lengths and window is cu_seqlens_q is cu_seqlens_k is alibi is sinks is None
+    if (
+        is_plain
+        and type(softcap) is type(dropout) is float
+        and softcap == dropout == 0
+        and (weights is True or (weights is False and type(mapping) is not Softmax))
+    ):
+        pair = direct_attention(query, key, value, mapping, mask, scale, causal)
+        if pair is not None:
+            return pair if weights else pair[0]
     check_pattern(causal, window)
+    check_weights(weights)
     _checks.check_number("dropout", dropout, minimum=0, maximum=1)
     _checks.check_number("softcap", softcap, minimum=0)
     if scale is not None:
         _checks.check_real("scale", scale)
-    has_lengths = query_lengths is not None or key_lengths is not None
     layout = check_vectors(query, key, value, has_lengths)
     if mask is not None:
         check_mask(mask, (*layout.batch, query.shape[-2], key.shape[-2]), query)
-    others = (window, query_lengths, key_lengths, cu_seqlens_q, cu_seqlens_k, alibi, sinks)
-    if not weights and softcap == 0 and all(other is None for other in others):
-        found = _by_torch(query, key, value, mapping, mask, scale, causal, dropout, layout)
+    if is_plain and softcap == 0 and not weights and not _is_transformed():
+        found = softmax_attention(query, key, value, mapping, mask, scale, causal, dropout, layout)
         if found is not None:
             return found
     if is_autocast(query.device):
@@ -132,7 +148,7 @@ def attention(
                 (query_lengths, key_lengths),
                 (cu_seqlens_q, cu_seqlens_k),
             ),
-            _default_scale(query, scale),
+            default_scale(query, scale),
             softcap,
             dropout,
         )
@@ -143,51 +159,11 @@ def attention(
         return layout.merge(_outputs(inputs, setting))
 
 
-def _default_scale(query: Tensor, scale: float | Tensor | None) -> float:
+def default_scale(query: Tensor, scale: float | Tensor | None) -> float:
+    """The scale as a number, 1 if it is a tensor."""
     if scale is None:
         return query.shape[-1] ** -0.5 if query.shape[-1] else 1.0
     return 1.0 if isinstance(scale, Tensor) else float(scale)
-
-
-def _by_torch(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mapping: AbstractMapping,
-    mask: Tensor | None,
-    scale: float | Tensor | None,
-    causal: bool | str,
-    dropout: float,
-    layout: Layout,
-) -> Tensor | None:
-    """Torch's own attention; None if it does not have what is asked for."""
-    num_queries, num_keys = query.shape[-2], key.shape[-2]
-    if causal == "lower_right":
-        if num_queries not in (1, num_keys):
-            return None
-        causal = num_queries > 1
-    have_heads = query.ndim == key.ndim == value.ndim == 4
-    if (
-        not isinstance(mapping, Softmax)
-        or isinstance(mapping.gamma, Tensor)
-        or mapping.gamma != 1
-        or isinstance(scale, Tensor)
-        or (causal and mask is not None)
-        or num_queries * num_keys == 0
-        or (layout.groups not in (1, layout.heads) and not have_heads)
-        or _is_transformed()
-    ):
-        return None
-    return scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        mask,
-        dropout,
-        is_causal=bool(causal),
-        scale=scale,
-        enable_gqa=have_heads and layout.groups != layout.heads,
-    )
 
 
 def _is_transformed() -> bool:

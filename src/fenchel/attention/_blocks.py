@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.nn.functional import dropout
 
 from ..mappings import AbstractMapping, HasClosure
 from ..ops.attention.dropout import by_index
@@ -22,10 +23,9 @@ from ._problem import Inputs, Setting, without_autocast
 
 MAX_SCORES = 2**21
 """The scores of a block at most, unless one query sees more."""
-
-
-def _parts(size: int, at_a_time: int) -> list[slice]:
-    return [slice(i, min(i + at_a_time, size)) for i in range(0, size, at_a_time)]
+MIN_SAVED = 2**15
+"""On a CPU a block is divided, too, if its halves have so many scores less: one more block takes
+about the time of these."""
 
 
 def _ignores_unseen(mapping: AbstractMapping) -> bool:
@@ -33,36 +33,53 @@ def _ignores_unseen(mapping: AbstractMapping) -> bool:
     return mapping.total is not None and not isinstance(mapping, HasClosure)
 
 
-def blocks(inputs: Inputs, setting: Setting) -> Iterator[Block]:
-    """Blocks that hold all rows once, each with the keys that its queries see."""
-    batch, groups, heads, queries, keys = shape(inputs)
+def _halves(block: Block, inputs: Inputs, setting: Setting) -> tuple[int, Block, Block] | None:
+    """A block in two along one of its dimensions, each with the keys that its queries see; None if
+    it stays as it is."""
     trims = _ignores_unseen(setting.mapping)
 
-    def span(sequences: slice, rows: slice) -> slice:
-        return setting.pattern.span(sequences, rows) if trims else slice(0, keys)
+    def cut(dimension: int, part: slice) -> Block:
+        found = Block(*(part if i == dimension else x for i, x in enumerate(block)))
+        keys = setting.pattern.span(found.batch, found.queries) if trims else found.keys
+        return found._replace(keys=keys)
 
-    def fitting(of_one: int) -> int:
-        return max(1, MAX_SCORES // max(1, of_one))
+    def size(block: Block) -> int:
+        return prod(part.stop - part.start for part in block)
 
-    per_head = queries * keys
-    at_a_time = (
-        min(batch, fitting(groups * heads * per_head)),
-        min(groups, fitting(heads * per_head)),
-        min(heads, fitting(per_head)),
-    )
-    for b in _parts(batch, at_a_time[0]):
-        for g in _parts(groups, at_a_time[1]):
-            for r in _parts(heads, at_a_time[2]):
-                rows = (b.stop - b.start) * (g.stop - g.start) * (r.stop - r.start)
-                first = 0
-                while first < queries:
-                    count = queries - first
-                    seen = span(b, slice(first, queries))
-                    while count > 1 and rows * count * (seen.stop - seen.start) > MAX_SCORES:
-                        count = (count + 1) // 2
-                        seen = span(b, slice(first, first + count))
-                    yield Block(b, g, r, slice(first, first + count), seen)
-                    first += count
+    own = size(block)
+    may_save = trims and inputs.query.is_cpu and own > MIN_SAVED and not setting.pattern.is_whole
+    if own <= MAX_SCORES and not may_save:
+        return None
+    for dimension, part in enumerate(block[:4]):
+        if part.stop - part.start > 1:
+            middle = (part.start + part.stop) // 2
+            first = cut(dimension, slice(part.start, middle))
+            second = cut(dimension, slice(middle, part.stop))
+            if own > MAX_SCORES or own - size(first) - size(second) > MIN_SAVED:
+                return dimension, first, second
+    return None
+
+
+def _whole(inputs: Inputs, setting: Setting) -> Block:
+    """All rows, with the keys that they see."""
+    whole = Block.whole(inputs)
+    if not whole.queries.stop or not _ignores_unseen(setting.mapping):
+        return whole
+    return whole._replace(keys=setting.pattern.span(whole.batch, whole.queries))
+
+
+def blocks(inputs: Inputs, setting: Setting) -> Iterator[Block]:
+    """Blocks that hold all rows once, each with the keys that its queries see."""
+
+    def divided(block: Block) -> Iterator[Block]:
+        halves = _halves(block, inputs, setting)
+        if halves is None:
+            yield block
+        else:
+            yield from divided(halves[1])
+            yield from divided(halves[2])
+
+    return divided(_whole(inputs, setting))
 
 
 def _of_block(inputs: Inputs, block: Block) -> Inputs:
@@ -74,18 +91,18 @@ def _dropout(
     block: Block, whole: tuple[int, ...], setting: Setting
 ) -> Callable[[Tensor], Tensor] | None:
     """Dropout of a block, the same forward and backward."""
-    seed, dropout = setting.seed, setting.dropout
+    seed, rate = setting.seed, setting.dropout
     if seed is None or not seed.is_cpu:
-        return None if seed is None else by_index(seed, dropout, whole, block)
+        return None if seed is None else by_index(seed, rate, whole, block)
     # On a CPU PyTorch's own generator is much faster.
     first = sum(part.start * prod(whole[i + 1 :]) for i, part in enumerate(block))
     generator = torch.Generator().manual_seed((int(seed) + first) % 2**63)
 
     def drop(y: Tensor) -> Tensor:
-        if dropout == 1:
+        if rate == 1:
             return torch.zeros_like(y)
-        kept = torch.rand(y.shape, generator=generator) >= dropout
-        return torch.where(kept, y / (1 - dropout), 0.0)
+        kept = torch.rand(y.shape, generator=generator) >= rate
+        return torch.where(kept, y / (1 - rate), 0.0)
 
     return drop
 
@@ -152,12 +169,24 @@ def _add_gradients(
             block.part(name, total).add_(gradient)
 
 
+def _kept(inputs: Inputs, setting: Setting, block: Block) -> Tensor:
+    """The outputs of a block and its parts in plain operations, which keep the weights."""
+    halves = _halves(block, inputs, setting)
+    if halves is not None:
+        dimension, *parts = halves
+        return torch.cat([_kept(inputs, setting, part) for part in parts], dimension)
+    drop = partial(dropout, p=setting.dropout)
+    output, _ = attend(_of_block(inputs, block), setting, block, drop)
+    return output.to(inputs.value.dtype)
+
+
 def attention_in_blocks(inputs: Inputs, setting: Setting) -> Tensor:
-    """The outputs (B, G, R, T, E), for eager calls. What fits into one block is not solved again in
-    the backward pass."""
-    batch, groups, heads, queries, keys = shape(inputs)
-    if batch * groups * heads * queries * keys <= MAX_SCORES or _learns_closure(inputs, setting):
+    """The outputs (B, G, R, T, E), for eager calls. What would fit into one block is not solved
+    again in the backward pass."""
+    if _learns_closure(inputs, setting):
         return dense(inputs, setting)[0]
+    if prod(shape(inputs)) <= MAX_SCORES:
+        return _kept(inputs, setting, _whole(inputs, setting))
     return Blockwise.apply(setting.seeded(inputs.query.device), *inputs)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,7 +47,7 @@ def _broadcast(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ..
 
 def _layout(query: Tensor, key: Tensor, value: Tensor, has_lengths: bool) -> Layout:
     shapes = {"query": query.shape, "key": key.shape, "value": value.shape}
-    own = query.shape[:-2]
+    own, num_dimensions = query.shape[:-2], max(map(len, shapes.values()))
     try:
         memory = _broadcast(key.shape[:-2], value.shape[:-2])
         num_batch = max(len(own), len(memory))
@@ -56,16 +57,27 @@ def _layout(query: Tensor, key: Tensor, value: Tensor, has_lengths: bool) -> Lay
         heads, groups = (own or (1,))[-1], (memory or (1,))[-1]
         if heads == 1:
             heads = groups
-        if groups == 0 or heads % groups:
-            raise RuntimeError
-        return Layout((*leading, heads), len(leading), heads, groups)
+        if heads and groups and heads % groups == 0:
+            return Layout((*leading, heads), len(leading), heads, groups)
     except RuntimeError:
-        found = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+        heads = groups = 1
+    found = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+    if heads == 0 or groups == 0:
         raise ValueError(
-            "`query`, `key` and `value` must agree in all dimensions but their last two, or "
-            "broadcast, and the heads of the query, in the third dimension from the end, must be a "
-            f"multiple of those of the keys; got {found}."
-        ) from None
+            "`query`, `key` and `value` must have at least one head, in the third dimension from "
+            f"the end; got {found}."
+        )
+    if num_dimensions == 3 and has_lengths:
+        raise ValueError(
+            "`query`, `key` and `value` must have as many sequences, in the first of three "
+            f"dimensions where lengths are given, or broadcast; got {found}. Heads of one sequence "
+            "are given with one more dimension, as `query[None]`."
+        )
+    raise ValueError(
+        "`query`, `key` and `value` must agree in all dimensions but their last two, or "
+        "broadcast, and the heads of the query, in the third dimension from the end, must be a "
+        f"multiple of those of the keys; got {found}."
+    )
 
 
 def check_mask(mask: Tensor, shape: tuple[int, ...], query: Tensor) -> None:
@@ -84,9 +96,15 @@ def check_mask(mask: Tensor, shape: tuple[int, ...], query: Tensor) -> None:
         )
 
 
+def check_weights(weights: Any) -> None:
+    """Whether to return them, yes or no."""
+    if not isinstance(weights, bool | np.bool_):
+        raise TypeError(f"`weights` must be True or False, got {_checks.type_name(weights)}.")
+
+
 def check_pattern(causal: Any, window: Any) -> None:
     """What `causal` and `window` may be."""
-    if not isinstance(causal, bool) and causal not in CAUSAL:
+    if not isinstance(causal, bool | np.bool_) and causal not in CAUSAL:
         raise ValueError(
             f'`causal` must be False, True, "upper_left" or "lower_right", got {causal!r}.'
         )
@@ -179,7 +197,7 @@ def check_per_head(name: str, value: Any, layout: Layout, query: Tensor) -> Tens
     _checks.check_real(name, value)
     if not isinstance(value, Tensor):
         value = torch.full((), float(value), device=query.device)
-    value = _checks.move_beside(name, value, query)
+    value = _checks.move_beside(name, value, query, "query")
     if not broadcasts(value.shape, layout.batch):
         raise ValueError(
             f"`{name}` must broadcast to {layout.batch}, one entry per head; got shape "

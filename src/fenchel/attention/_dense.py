@@ -10,9 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
+from .._checks import HALF, can_read_values
 from ..ops.attention.dropout import by_index
-from ..ops.attention.reference import allowed, mean, scores, visible
-from ._problem import Inputs, Setting, without_autocast
+from ..ops.attention.reference import mean, scores
+from ._pattern import Pattern
+from ._problem import Inputs, Setting, is_finite, without_autocast
+from ._sight import Intervals, Sight
 
 
 class Block(NamedTuple):
@@ -40,6 +43,23 @@ class Block(NamedTuple):
         pairs = zip(parts, tensor.shape, strict=True)
         return tensor[tuple(slice(None) if size == 1 else part for part, size in pairs)]
 
+    def per_query(self, x: Tensor) -> Tensor:
+        """What a pattern has for queries, (B or 1, T), as (B or 1, 1, 1, T, 1) of this block."""
+        return self.part("pattern", x[:, None, None, :, None])
+
+    def sight(
+        self, pattern: Pattern, places: Tensor | None, mask: Tensor | None, is_known: bool
+    ) -> Sight:
+        """Which of the keys at these places the queries see. `is_known`: values may be read."""
+        if pattern.is_whole or places is None:
+            return Sight(mask)
+        inner = (0, 0)
+        if is_known and self.queries.start < self.queries.stop:
+            last, first = pattern.inner(self.batch, self.queries)
+            inner = (last - self.keys.start, first - self.keys.start)
+        starts, stops = self.per_query(pattern.starts), self.per_query(pattern.stops)
+        return Sight(mask, Intervals(places, starts, stops, inner))
+
 
 def shape(inputs: Inputs) -> tuple[int, int, int, int, int]:
     """(B, G, R, T, S)."""
@@ -53,14 +73,7 @@ def wide(x: Tensor) -> torch.dtype:
 
 def widened(x: Tensor) -> Tensor:
     """A tensor in the type that it is computed in."""
-    return x.to(wide(x))
-
-
-def _divided(z: Tensor, gamma: Tensor, seen: Tensor | None) -> Tensor:
-    """z / γ. The gradient in γ of a score of −inf would be NaN."""
-    if seen is None:
-        return z / gamma
-    return (z.masked_fill(~seen, 0.0) / gamma).masked_fill(~seen, -torch.inf)
+    return x.float() if x.dtype in HALF else x
 
 
 def attend(
@@ -76,33 +89,42 @@ def attend(
         drop: dropout of weights, where the setting has any.
     """
     query, key, value = (widened(x) for x in inputs[:3])
-    pattern, sinks = setting.pattern, inputs.sinks
-    places = torch.arange(block.keys.start, block.keys.stop, device=key.device)
-
-    def per_query(x: Tensor) -> Tensor:
-        return block.part("pattern", x[:, None, None, :, None])
-
-    seen = None if inputs.mask is None else allowed(inputs.mask)
-    if not pattern.is_whole:
-        inside = visible(per_query(pattern.starts), per_query(pattern.stops), places)
-        seen = inside if seen is None else inside & seen
-    distance = None
-    if inputs.slopes is not None:
-        distance = (per_query(pattern.diagonal) - places).abs()
-    scale = setting.scale if inputs.scale is None else inputs.scale
-    z = scores(query, key, seen, distance, scale, inputs.slopes, inputs.mask, setting.softcap)
-    if inputs.gamma is not None:
-        gamma = torch.where(inputs.gamma > 0, inputs.gamma, torch.nan)
-        z = _divided(z, gamma, seen)
-        sinks = None if sinks is None else sinks / gamma
+    pattern, sinks, is_known = setting.pattern, inputs.sinks, can_read_values(query)
+    places = distance = None
+    if inputs.slopes is not None or not pattern.is_whole:
+        start, stop = block.keys.start, block.keys.stop
+        places = torch.arange(start, stop, dtype=torch.int32, device=key.device)
+        if inputs.slopes is not None:
+            distance = (block.per_query(pattern.diagonal) - places).abs()
+    sight = block.sight(pattern, places, inputs.mask, is_known)
+    scale = setting.scale if inputs.scale is None else inputs.scale.to(query.dtype)
+    z = scores(query, key, None, distance, scale, inputs.slopes, inputs.mask, setting.softcap)
+    z = sight.hide(z) if is_known else sight.hidden(z)
     if sinks is not None:
         z = torch.cat([z, sinks.to(z.dtype).expand(*z.shape[:-1], 1)], -1)
+    spoiled = _spoiled(z)
+    if spoiled is not None:
+        z = z.masked_fill(spoiled, 0.0)
     y = setting.mapping_of(inputs)(z) if z.numel() else z
     y = y if sinks is None else y[..., :-1]
     weights = y.to(value.dtype)
     if setting.dropout and drop is not None:
         weights = drop(weights)
-    return mean(weights, value, seen), y
+    output = mean(weights, value, None if is_known else sight.seen())
+    if is_known and not sight.is_whole and not is_finite(output):
+        output = mean(weights, value, sight.seen())
+    if spoiled is None:
+        return output, y
+    return output.masked_fill(spoiled, torch.nan), y.masked_fill(spoiled, torch.nan)
+
+
+def _spoiled(z: Tensor) -> Tensor | None:
+    """The rows (..., 1) that have NaN among their scores (..., S); None if there are surely none.
+    They are solved without it, or their weights would spoil the gradients of the keys and values
+    that they see, even where their outputs are not used."""
+    if can_read_values(z) and not z.detach().sum().isnan():
+        return None
+    return z.isnan().any(-1, keepdim=True)
 
 
 def dense(inputs: Inputs, setting: Setting) -> tuple[Tensor, Tensor]:

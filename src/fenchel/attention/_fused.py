@@ -17,10 +17,10 @@ from ._dense import dense, recomputed_gradients, shape
 from ._pattern import Pattern
 from ._problem import Inputs, Setting
 
-_TYPES = (*_checks.HALF, torch.float32)
+FUSED_TYPES = (*_checks.HALF, torch.float32)
 
 
-def _takes_mapping(mapping: AbstractMapping) -> bool:
+def takes_mapping(mapping: AbstractMapping) -> bool:
     """Sparsemax, and entmax above α = 1. The values of a tensor are not looked at."""
     if isinstance(mapping, Entmax):
         return isinstance(mapping.alpha, Tensor) or mapping.alpha > 1
@@ -33,8 +33,8 @@ def is_fused(inputs: Inputs, setting: Setting) -> bool:
     return (
         ops.HAS_KERNEL
         and query.is_cuda
-        and _takes_mapping(setting.mapping)
-        and query.dtype in _TYPES
+        and takes_mapping(setting.mapping)
+        and query.dtype in FUSED_TYPES
         and key.dtype == value.dtype == query.dtype
         and 1 <= query.shape[-1] <= ops.MAX_WIDTH
         and 1 <= value.shape[-1] <= ops.MAX_WIDTH
@@ -47,8 +47,9 @@ class Fused(Function):
     """The outputs (B, H, T, E) of the operator; see `fenchel.ops.attention` for its arguments."""
 
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:  # type: ignore[override]
-        output, tau, state = ops.attention(*arguments)
+    def forward(ctx: Any, *given: Any) -> Tensor:  # type: ignore[override]
+        output, tau, state = ops.attention(*given)
+        arguments = given[:-1]
         tensors = [x if isinstance(x, Tensor) else None for x in arguments]
         ctx.numbers = [None if isinstance(x, Tensor) else x for x in arguments]
         ctx.save_for_backward(*tensors, output, tau, state)
@@ -67,7 +68,7 @@ class Fused(Function):
             *(x if need else None for x, need in zip(found, vectors, strict=True)),
             *(None,) * 3,
             *(slopes[i] if need else None for i, need in enumerate(rows)),
-            *(None,) * 4,
+            *(None,) * 5,
         )
 
 
@@ -111,13 +112,14 @@ def _second_order(
         of_value,
         *(None,) * 3,
         *(None if x is None else x.squeeze(-1) for x in per_row),
-        *(None,) * 4,
+        *(None,) * 5,
     )
 
 
-def fused_attention(inputs: Inputs, setting: Setting) -> Tensor:
-    """The outputs (B, G, R, T, E) of sparsemax or entmax."""
-    setting, whole = setting.seeded(inputs.query.device), shape(inputs)
+def operator_arguments(inputs: Inputs, setting: Setting) -> tuple[Any, ...]:
+    """Query (B, H, T, D), key and value; starts, stops and diagonal; α, γ and the scale; slopes and
+    sinks, as operators take them."""
+    whole = shape(inputs)
     rows = (whole[0], whole[1] * whole[2], whole[3])
     query, pattern = inputs.query, setting.pattern
     wide = torch.promote_types(query.dtype, torch.float32)
@@ -137,7 +139,7 @@ def fused_attention(inputs: Inputs, setting: Setting) -> Tensor:
     if any(x is not None for x in given):
         pairs = zip(given, parameters, strict=True)
         parameters = [per_row(number if x is None else x) for x, number in pairs]
-    output = Fused.apply(
+    return (
         query.flatten(1, 2),
         inputs.key.squeeze(2),
         inputs.value.squeeze(2),
@@ -145,9 +147,20 @@ def fused_attention(inputs: Inputs, setting: Setting) -> Tensor:
         *parameters,
         per_row(inputs.slopes),
         per_row(inputs.sinks),
+    )
+
+
+def fused_attention(inputs: Inputs, setting: Setting) -> Tensor:
+    """The outputs (B, G, R, T, E) of sparsemax or entmax."""
+    setting, whole = setting.seeded(inputs.query.device), shape(inputs)
+    arguments = (
+        *operator_arguments(inputs, setting),
         None if inputs.mask is None else inputs.mask.expand(whole).flatten(1, 2),
         setting.seed,
         setting.softcap,
         setting.dropout,
     )
-    return output.unflatten(1, whole[1:3])
+    keep = torch.is_grad_enabled() and any(
+        isinstance(x, Tensor) and x.requires_grad for x in arguments
+    )
+    return Fused.apply(*arguments, keep).unflatten(1, whole[1:3])

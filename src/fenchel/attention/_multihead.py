@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,22 +10,11 @@ from torch import Tensor, nn
 from .. import _checks
 from ..mappings import AbstractMapping
 from ..nn import Mapping, as_module
-from ._alpha import alpha_logit, learned
+from ._alpha import WithoutAlpha, initial_alpha, learned, reset_alpha
+from ._attend import attend
 from ._attention import attention
+from ._cache import KeysValues
 from ._checks import check_heads, check_sequences
-
-
-class KeysValues(NamedTuple):
-    """Keys and values of a memory, each (batch, key_heads, S, dim/heads)."""
-
-    key: Tensor
-    value: Tensor
-
-    def append(self, later: KeysValues) -> KeysValues:
-        """These keys and values, followed by later ones, for decoding step by step."""
-        return KeysValues(
-            torch.cat([self.key, later.key], -2), torch.cat([self.value, later.value], -2)
-        )
 
 
 class MultiHeadAttention(nn.Module):
@@ -46,6 +35,9 @@ class MultiHeadAttention(nn.Module):
         alibi: whether scores fall with the distance of query and key, in head h of n = `heads` by
             2^(−8h/n) for each place, h = 1 to n.
         sinks: whether each head learns a score for attending to nothing.
+        scale: the factor of the scores, 1/√(dim/heads) by default; a number, or a tensor that
+            broadcasts against (batch, heads, T, 1), and becomes a parameter or a buffer.
+        softcap: above 0, scores are softcap · tanh(score / softcap).
     Raises:
         TypeError, ValueError: for arguments of the wrong kind or value.
 
@@ -69,31 +61,56 @@ class MultiHeadAttention(nn.Module):
         key_heads: int | None = None,
         alibi: bool = False,
         sinks: bool = False,
+        scale: float | Tensor | None = None,
+        softcap: float = 0.0,
     ) -> None:
         super().__init__()
         key_heads = heads if key_heads is None else key_heads
         check_heads(dim, heads, key_heads)
         _checks.check_number("dropout", dropout, minimum=0, maximum=1)
+        _checks.check_number("softcap", softcap, minimum=0)
+        if scale is not None:
+            _checks.check_real("scale", scale)
         self.dim, self.heads, self.key_heads, self.dropout = dim, heads, key_heads, dropout
+        self.softcap, self.has_alibi = softcap, alibi
+        self.scale: float | Tensor | None
+        if isinstance(scale, Tensor) and not isinstance(scale, nn.Parameter):
+            self.register_buffer("scale", scale)
+        else:
+            self.scale = scale
         self.given = as_module(mapping)
         self.alpha_logit: nn.Parameter | None = None
         if learned_alpha:
-            self.alpha_logit = nn.Parameter(alpha_logit(self.given.mapping, heads))
-        self.sinks = nn.Parameter(torch.zeros(heads)) if sinks else None
-        slopes = 2.0 ** (-8 * torch.arange(1, heads + 1) / heads) if alibi else None
-        self.alibi: Tensor | None
-        self.register_buffer("alibi", slopes, persistent=False)
+            self.initial_alpha = initial_alpha(self.given.mapping, heads)
+            self.given = WithoutAlpha(self.given.mapping)
+            self.alpha_logit = nn.Parameter(torch.empty(heads))
+        self.sinks = nn.Parameter(torch.empty(heads)) if sinks else None
         self.query = nn.Linear(dim, dim, bias)
         self.key_value = nn.Linear(dim, 2 * key_heads * (dim // heads), bias)
         self.output = nn.Linear(dim, dim, bias)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws new linear maps; alpha and sinks stay."""
+        """Draws new linear maps, and sets alpha and sinks to what they were at first. The mapping's
+        own tensors and the scale stay."""
         for linear in (self.query, self.key_value, self.output):
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
+        if self.sinks is not None:
+            nn.init.zeros_(self.sinks)
+        if self.alpha_logit is not None:
+            reset_alpha(self.alpha_logit, self.initial_alpha)
+
+    @property
+    def alibi(self) -> Tensor | None:
+        """The slopes of the heads, (heads,), in at least float32."""
+        if not self.has_alibi:
+            return None
+        weight = self.query.weight
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        head = torch.arange(1, self.heads + 1, dtype=dtype, device=weight.device)
+        return 2.0 ** (-8 * head / self.heads)
 
     @property
     def mapping(self) -> AbstractMapping:
@@ -118,13 +135,18 @@ class MultiHeadAttention(nn.Module):
         window: int | tuple[int | None, int | None] | None = None,
         key_lengths: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor]:
+        query_lengths: Tensor | None = None,
+        pages: bool = False,
+    ) -> Tensor | tuple[Tensor, ...]:
         """The same as the layer itself, for a memory that is already projected.
 
         Args:
             query: (batch, T, dim).
             memory: the keys and values from `project`, perhaps with `append`.
-            mask, causal, weights, window, key_lengths, cu_seqlens: as for the layer.
+            mask, causal, weights, window, key_lengths, cu_seqlens, query_lengths: as for the layer.
+            pages: whether to return how many pages of 64 keys were read for each sequence and head
+                of the keys, (batch, key_heads), too. These are few if `fenchel.attention.attend`
+                can skip some: without gradients, mask, weights and packed sequences.
 
         >>> layer = MultiHeadAttention(4, heads=1)
         >>> x = torch.randn(1, 5, 4)
@@ -135,23 +157,37 @@ class MultiHeadAttention(nn.Module):
         """
         check_sequences("query", query, self.dim)
         rows = self._split(self.query(query), self.heads)
-        found = attention(
-            rows,
-            *memory,
-            self.mapping,
-            mask,
-            causal=causal,
-            window=window,
-            key_lengths=key_lengths,
-            cu_seqlens_q=cu_seqlens,
-            alibi=self.alibi,
-            sinks=self.sinks,
-            dropout=self.dropout if self.training else 0.0,
-            weights=weights,
-        )
-        output = found[0] if isinstance(found, tuple) else found
+        dropout = self.dropout if self.training else 0.0
+        options = {
+            "causal": causal,
+            "window": window,
+            "key_lengths": key_lengths,
+            "alibi": self.alibi,
+            "softcap": self.softcap,
+            "sinks": self.sinks,
+        }
+        found: Any
+        limits = (mask, cu_seqlens, query_lengths)
+        if all(x is None for x in limits) and not weights and not dropout:
+            found = attend(rows, memory, self.mapping, self.scale, pages=pages, **options)
+        else:
+            found = attention(
+                rows,
+                *memory.for_reading(),
+                self.mapping,
+                mask,
+                self.scale,
+                query_lengths=query_lengths,
+                cu_seqlens_q=cu_seqlens,
+                dropout=dropout,
+                weights=weights,
+                **options,
+            )
+            if pages:
+                found = (*(found if weights else (found,)), memory.all_pages())
+        output, *others = found if isinstance(found, tuple) else (found,)
         output = self.output(output.transpose(1, 2).flatten(2))
-        return (output, found[1]) if isinstance(found, tuple) else output
+        return (output, *others) if others else output
 
     def forward(
         self,
@@ -164,7 +200,8 @@ class MultiHeadAttention(nn.Module):
         window: int | tuple[int | None, int | None] | None = None,
         key_lengths: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor]:
+        query_lengths: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, ...]:
         """Attends with each query to the memory.
 
         Args:
@@ -179,6 +216,8 @@ class MultiHeadAttention(nn.Module):
             key_lengths: (batch,), how many positions each sequence of the memory has.
             cu_seqlens: (n + 1,), where each of n sequences that are packed one behind the other
                 starts, and where the last ends; for self-attention.
+            query_lengths: (batch,), how many queries each sequence has; those behind attend to
+                nothing.
         Returns:
             (batch, T, dim), and if asked for the weights, (batch, heads, T, S).
         """
@@ -193,11 +232,22 @@ class MultiHeadAttention(nn.Module):
             window=window,
             key_lengths=key_lengths,
             cu_seqlens=cu_seqlens,
+            query_lengths=query_lengths,
         )
 
     def extra_repr(self) -> str:
-        shared = "" if self.key_heads == self.heads else f", key_heads={self.key_heads}"
-        return f"dim={self.dim}, heads={self.heads}{shared}"
+        scale = tuple(self.scale.shape) if isinstance(self.scale, Tensor) else self.scale
+        options = {
+            "key_heads": self.key_heads if self.key_heads != self.heads else None,
+            "learned_alpha": self.alpha_logit is not None,
+            "dropout": self.dropout,
+            "alibi": self.has_alibi,
+            "sinks": self.sinks is not None,
+            "scale": scale,
+            "softcap": self.softcap,
+        }
+        shown = {"dim": self.dim, "heads": self.heads} | {k: x for k, x in options.items() if x}
+        return ", ".join(f"{name}={value}" for name, value in shown.items())
 
     @staticmethod
     def _split(x: Tensor, heads: int) -> Tensor:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .. import _checks
 
 CAUSAL = ("upper_left", "lower_right")
+_FAR = 2**30
+"""A side that no query sees the end of, and whose sums with places fit into int32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +31,8 @@ class Pattern:
     edges: tuple[int, int] | None
     """starts[:, 0] and stops[:, 0], which grow by one from query to query, before they are cut to
     the keys that there are; None where lengths or offsets of sequences decide."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every query sees every key."""
-        return self.edges == (-self.starts.shape[1], self.num_keys)
+    is_whole: bool = False
+    """Whether every query is known to see every key."""
 
     def span(self, batch: slice, queries: slice) -> slice:
         """Keys among which are all that these queries of these sequences see. It never waits for a
@@ -42,10 +42,27 @@ class Pattern:
         if self.edges is not None:
             low, high = first + self.edges[0], last + self.edges[1]
         elif _checks.can_read_values(self.starts):
-            rows = batch if self.starts.shape[0] > 1 else slice(None)
-            low, high = int(self.starts[rows, first].min()), int(self.stops[rows, last].max())
+            low = int(self._at(first, batch)[0].min())
+            high = int(self._at(last, batch)[1].max())
         low = min(max(low, 0), self.num_keys)
         return slice(low, min(max(high, low), self.num_keys))
+
+    def inner(self, batch: slice, queries: slice) -> tuple[int, int]:
+        """The last of the starts, and the first of the stops, of these queries of these sequences.
+        Between them all keys are seen. Only where values can be read."""
+        first, last = queries.start, queries.stop - 1
+        if self.edges is not None:
+            return last + self.edges[0], first + self.edges[1]
+        return int(self._at(last, batch)[0].max()), int(self._at(first, batch)[1].min())
+
+    def _at(self, query: int, batch: slice) -> tuple[np.ndarray, np.ndarray]:
+        """The starts and stops of a query in these sequences."""
+        rows = batch if self.starts.shape[0] > 1 else slice(None)
+        return self.starts.numpy()[rows, query], self.stops.numpy()[rows, query]
+
+
+def _bounded(side: int | None) -> int | None:
+    return None if side is None else min(int(side), _FAR)
 
 
 def sides(causal: bool | str, window: int | tuple | None) -> tuple[int | None, int | None]:
@@ -56,7 +73,8 @@ def sides(causal: bool | str, window: int | tuple | None) -> tuple[int | None, i
         left = right = window
         if causal and window is not None:
             left = window - 1
-    return left, 0 if causal else right
+    right = 0 if causal else right
+    return _bounded(left), _bounded(right)
 
 
 def pattern(
@@ -89,12 +107,13 @@ def pattern(
 
     left, right = sides(causal, window)
     place = torch.arange(num_queries, dtype=torch.int32, device=device)[None]
-    first, count = whole(0), whole(num_queries)
     low, high = whole(0), whole(num_keys)
     is_fixed = query_lengths is None and key_lengths is None and query_offsets is None
     if is_fixed and left is None and right is None:
         everything = (-num_queries, num_keys)
-        return Pattern(low.expand_as(place), high.expand_as(place), place, num_keys, everything)
+        starts, stops = low.expand_as(place), high.expand_as(place)
+        return Pattern(starts, stops, place, num_keys, everything, is_whole=True)
+    first, count = low, whole(num_queries)
     if query_offsets is not None and key_offsets is not None:
         queries, keys = bounded(query_offsets, num_queries), bounded(key_offsets, num_keys)
         # Queries behind the last sequence belong to one more, which is empty.

@@ -68,10 +68,10 @@ class Setting(NamedTuple):
         return self._replace(seed=torch.randint(2**62, (1,), device=device))
 
     def mapping_of(self, inputs: Inputs) -> AbstractMapping:
-        """The mapping of scores that are already divided by γ, if that is a tensor."""
+        """The mapping, with γ and its parameter for these rows where they are tensors."""
         given: dict[str, Any] = {}
         if inputs.gamma is not None:
-            given["gamma"] = 1.0
+            given["gamma"] = inputs.gamma
         if inputs.parameter is not None and isinstance(self.mapping, HasParameter):
             given[self.mapping.parameter] = inputs.parameter
         return self.mapping.unchecked(**{**vars(self.mapping), **given}) if given else self.mapping
@@ -115,7 +115,7 @@ class Layout(NamedTuple):
 
 def rows(name: str, value: Tensor, layout: Layout, query: Tensor) -> Tensor:
     """A tensor that broadcasts against (..., T, 1), in five dimensions."""
-    value = _checks.move_beside(name, value, query)
+    value = _checks.move_beside(name, value, query, "query")
     shape = (*layout.batch, query.shape[-2], 1)
     if not broadcasts(value.shape, shape):
         raise ValueError(
@@ -129,3 +129,10 @@ def broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
     """Whether a tensor of the one shape broadcasts to the other."""
     pairs = zip(reversed(shape), reversed(to), strict=False)
     return len(shape) <= len(to) and all(own in (1, wanted) for own, wanted in pairs)
+
+
+def is_finite(x: Tensor) -> bool:
+    """Whether all numbers of a tensor on the CPU are finite: they are if their sum is."""
+    x = x.detach() if x.requires_grad else x
+    total = x.sum(dtype=torch.float32) if x.dtype in _checks.HALF else x.sum()
+    return math.isfinite(total.item())

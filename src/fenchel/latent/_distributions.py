@@ -5,14 +5,21 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, one_hot
+from torch.nn.functional import logsigmoid, one_hot, pad
 
 from ..mappings import AbstractMapping
 from ..mappings._softmax import Softmax
+from ..structures._base import AbstractStructure
 from ..structures._problem import Problem
+from ._divergence import divergence
+from ._k_best import k_best
+
+TRIES = 32
+"""How many samples are drawn at once to find one outside of a few outcomes."""
 
 
 def safe_log(p: Tensor) -> Tensor:
@@ -20,9 +27,25 @@ def safe_log(p: Tensor) -> Tensor:
     return torch.where(p == 0, -torch.inf, torch.where(p == 0, 1.0, p).log())
 
 
+def log_softmax(scores: Tensor) -> Tensor:
+    """log p of p ∝ exp(scores), (..., K); −inf without a gradient where all scores are −inf. Scores
+    of +inf share the probability."""
+    infinite = scores.detach() == torch.inf
+    certain = torch.where(infinite, 0.0, -torch.inf).to(scores.dtype)
+    scores = torch.where(infinite.any(-1, keepdim=True) & ~scores.isnan(), certain, scores)
+    empty = (scores.detach() == -torch.inf).all(-1, keepdim=True)
+    return torch.where(empty, -torch.inf, torch.where(empty, 0.0, scores).log_softmax(-1))
+
+
 def entropy(p: Tensor) -> Tensor:
     """−Σ p log p of rows (B, W); where p is zero there is no gradient."""
     return -(p * torch.where(p == 0, 1.0, p).log()).sum(-1)
+
+
+def lengths_of(problem: Problem) -> Tensor | None:
+    """The lengths of B items as users give them: (B), or (B, k) of k sides."""
+    lengths = problem.lengths
+    return lengths.squeeze(1) if lengths is not None and lengths.shape[1] == 1 else lengths
 
 
 class AbstractDistribution(abc.ABC):
@@ -36,6 +59,12 @@ class AbstractDistribution(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def mass(self) -> Tensor:
+        """(B), zero where an item has no outcome, NaN where its scores have no distribution, and
+        about one for all others."""
+
+    @property
+    @abc.abstractmethod
     def marginals(self) -> Tensor:
         """The expectation of the outcomes' parts, (B, *shape), differentiable."""
 
@@ -43,6 +72,15 @@ class AbstractDistribution(abc.ABC):
     @abc.abstractmethod
     def entropy(self) -> Tensor:
         """(B), differentiable."""
+
+    def kl(self, prior: Tensor | None, structure: AbstractStructure | None) -> Tensor:
+        """Σ p(z) log(p(z) / prior(z)), (B), for prior(z) ∝ exp⟨prior, z⟩ over a structure.
+
+        Args:
+            prior: (B, *shape); None for the uniform prior.
+            structure: None for that of the distribution.
+        """
+        return divergence(self.problem, self.marginals, self.entropy, prior, structure)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +102,11 @@ class Table(AbstractDistribution):
     exact: Tensor
 
     @property
+    def mass(self) -> Tensor:
+        unknown = self.marginals.detach().isnan().flatten(1).any(1)
+        return torch.where(unknown, torch.nan, self.weights.detach().sum(1))
+
+    @property
     def marginals(self) -> Tensor:
         return self.mean()
 
@@ -77,29 +120,108 @@ class Table(AbstractDistribution):
         return item, slot
 
 
+class Drawn(NamedTuple):
+    """N samples, the first of each of the B items, then the second of each, and so on."""
+
+    z: Tensor
+    """(N, …): the outcomes"""
+    point: Tensor
+    """(N, …): what `log_prob` takes, which determines the outcome and is often the same"""
+
+
 class AbstractSampled(AbstractDistribution):
     """A distribution that can be sampled."""
 
     @abc.abstractmethod
-    def sample(self, item: Tensor) -> Tensor:
-        """An outcome for each of the items (N,)."""
+    def sample(self, samples: int) -> Drawn:
+        """So many outcomes of each item."""
 
     @abc.abstractmethod
-    def log_prob(self, item: Tensor, z: Tensor) -> Tensor:
-        """log p(z), (N,), differentiable in the scores."""
+    def log_prob(self, item: Tensor, point: Tensor) -> Tensor:
+        """log p of points (N, …) of items (N,), but for a constant; differentiable in the
+        scores."""
 
     @abc.abstractmethod
     def mode(self) -> Tensor:
         """The most probable outcome of each item, (B, …)."""
 
-    @abc.abstractmethod
-    def relaxed_sample(self, item: Tensor, temperature: float, hard: bool) -> Tensor:
-        """Reparametrized samples (N, *shape) inside the simplex or the cube. If `hard`, they are
-        rounded to indicators, with the gradient of the samples before rounding."""
-
-    @abc.abstractmethod
     def indicator(self, z: Tensor) -> Tensor:
         """The indicators (N, *shape) of outcomes (N, …)."""
+        return z
+
+
+class HasRelaxation(AbstractSampled):
+    """A distribution with samples that have a derivative."""
+
+    @abc.abstractmethod
+    def relaxed_sample(self, samples: int, temperature: float, hard: bool) -> Tensor:
+        """Reparametrized samples (N, *shape) of each item inside the polytope. If `hard`, they are
+        rounded to indicators, with the gradient of the samples before rounding."""
+
+
+class Rest(NamedTuple):
+    """One outcome of each item besides a few that are known."""
+
+    z: Tensor
+    """(B, …)"""
+    weight: Tensor
+    """(B): the sum of p(z) f(z) over the rest is the expectation of weight · f(z)"""
+    is_empty: Tensor
+    """(B): whether there is nothing besides the known ones"""
+
+
+class HasProbabilities(AbstractSampled):
+    """A distribution whose points are the outcomes: `log_prob` is the logarithm of p(z)."""
+
+    @abc.abstractmethod
+    def k_best(self, k: int) -> tuple[Tensor, Tensor]:
+        """The k most probable outcomes (B, k, …), or all, and which of these exist, (B, k)."""
+
+    def sample_rest(self, top: Tensor, exists: Tensor) -> Rest:
+        """An outcome that is not among those of `k_best`, where one is found.
+
+        The first of T samples that is outside has the distribution of the rest. There is one with
+        the probability 1 − (1 − m)ᵀ, if m is the probability of the rest.
+        """
+        size = len(top)
+        item = torch.arange(size, device=top.device).repeat_interleave(top.shape[1])
+        log_p = self.log_prob(item, top.flatten(0, 1)).detach().reshape(exists.shape)
+        mass = 1 - torch.where(exists, log_p, -torch.inf).double().exp().sum(1).clamp(max=1)
+        z = self.sample(TRIES).z
+        z = z.reshape(TRIES, size, *z.shape[1:])
+        outside = ~is_among(z.flatten(2), top.flatten(2), exists)
+        first = outside.int().argmax(0)
+        weight = mass / -torch.expm1(TRIES * torch.log1p(-mass))
+        weight = torch.where(outside.any(0), weight, 0.0).to(log_p.dtype)
+        is_empty = exists.sum(1) >= self.num_outcomes()
+        return Rest(z[first, torch.arange(size, device=z.device)], weight, is_empty)
+
+    @torch.no_grad()
+    def num_outcomes(self) -> Tensor:
+        """How many outcomes each item has, (B) in float64: the partition function of scores zero,
+        without the parts that are excluded."""
+        problem, structure = self.problem, self.problem.structure
+        scores, extra = (
+            None if x is None else torch.where(x.isinf(), -torch.inf, 0.0).double()
+            for x in (problem.scores, problem.extra_scores)
+        )
+        arguments: Any = structure.arguments(scores, extra, problem.lengths)  # type: ignore[arg-type]
+        return structure.log_partition(*arguments).exp().round()
+
+
+def score_weight(log_p: Tensor) -> Tensor:
+    """p over its own value: 1, with the derivatives ∇p/p, ∇²p/p, … of every order. A sample's loss
+    times it has the derivatives of the expectation, on average."""
+    return (log_p - log_p.detach()).nan_to_num().exp()
+
+
+def is_among(drawn: Tensor, known: Tensor, exists: Tensor) -> Tensor:
+    """Which of the zeros and ones (M, B, D) are among the known ones (B, W, D) of their item that
+    exist, (B, W): (M, B)."""
+    # Two vectors of ±1 are equal if and only if their inner product is their length.
+    signs = torch.where(exists.unsqueeze(-1), 2 * known - 1, 0)
+    agreed = torch.einsum("mbd,bwd->mbw", 2 * drawn - 1, signs)
+    return (agreed == known.shape[-1]).any(-1)
 
 
 def straight_through(soft: Tensor, rounded: Tensor) -> Tensor:
@@ -107,7 +229,7 @@ def straight_through(soft: Tensor, rounded: Tensor) -> Tensor:
     return rounded + (soft - soft.detach())
 
 
-class Categorical(AbstractSampled):
+class Categorical(HasProbabilities, HasRelaxation):
     """One of K outcomes, by its index, with the probabilities that a mapping gives.
 
     Args:
@@ -119,11 +241,15 @@ class Categorical(AbstractSampled):
     def __init__(self, problem: Problem, mapping: AbstractMapping, scores: Tensor) -> None:
         self.problem = problem
         if isinstance(mapping, Softmax):
-            self.log_probs = (scores / mapping.gamma).log_softmax(-1).reshape(problem.scores.shape)
+            self.log_probs = log_softmax(scores / mapping.gamma).reshape(problem.scores.shape)
             self.probabilities = self.log_probs.exp()
         else:
             self.probabilities = mapping(scores).reshape(problem.scores.shape)
             self.log_probs = safe_log(self.probabilities)
+
+    @property
+    def mass(self) -> Tensor:
+        return self.probabilities.detach().sum(1)
 
     @property
     def marginals(self) -> Tensor:
@@ -133,18 +259,29 @@ class Categorical(AbstractSampled):
     def entropy(self) -> Tensor:
         return entropy(self.probabilities)
 
-    def sample(self, item: Tensor) -> Tensor:
-        p = self.probabilities.detach()[item]
-        return (p / torch.empty_like(p).exponential_()).argmax(-1)
+    def sample(self, samples: int) -> Drawn:
+        p = self.probabilities.detach().repeat(samples, 1)
+        z = (p / torch.empty_like(p).exponential_()).argmax(-1)
+        return Drawn(z, z)
 
-    def log_prob(self, item: Tensor, z: Tensor) -> Tensor:
-        return self.log_probs[item, z]
+    def log_prob(self, item: Tensor, point: Tensor) -> Tensor:
+        return self.log_probs[item, point]
 
     def mode(self) -> Tensor:
         return self.probabilities.argmax(-1)
 
-    def relaxed_sample(self, item: Tensor, temperature: float, hard: bool) -> Tensor:
-        logits = self.log_probs[item]
+    def k_best(self, k: int) -> tuple[Tensor, Tensor]:
+        p = self.probabilities.detach()
+        top = p.topk(min(k, p.shape[-1]), dim=-1)
+        return top.indices, top.values > 0
+
+    def sample_rest(self, top: Tensor, exists: Tensor) -> Rest:
+        p = self.probabilities.detach().scatter(1, top, 0.0)
+        mass = p.sum(-1)
+        return Rest((p / torch.empty_like(p).exponential_()).argmax(-1), mass, mass == 0)
+
+    def relaxed_sample(self, samples: int, temperature: float, hard: bool) -> Tensor:
+        logits = self.log_probs.repeat(samples, 1)
         soft = ((logits - torch.empty_like(logits).exponential_().log()) / temperature).softmax(-1)
         return straight_through(soft, self.indicator(soft.argmax(-1))) if hard else soft
 
@@ -152,11 +289,16 @@ class Categorical(AbstractSampled):
         return one_hot(z, self.probabilities.shape[-1]).to(self.probabilities.dtype)
 
 
-class Bernoulli(AbstractSampled):
+class Bernoulli(HasProbabilities, HasRelaxation):
     """Independent bits, p(zᵢ = 1) = 1/(1 + exp(−θᵢ)); outcomes are zeros and ones, (N, D)."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+
+    @property
+    def mass(self) -> Tensor:
+        scores = self.problem.scores.detach()
+        return torch.where(scores.isnan().any(1), torch.nan, torch.ones_like(scores[:, 0]))
 
     @property
     def marginals(self) -> Tensor:
@@ -170,21 +312,27 @@ class Bernoulli(AbstractSampled):
         bits = -(p * logsigmoid(scores) + (1 - p) * logsigmoid(-scores))
         return torch.where(certain, 0.0, bits).sum(-1)
 
-    def sample(self, item: Tensor) -> Tensor:
-        return torch.bernoulli(self.marginals.detach()[item])
+    def sample(self, samples: int) -> Drawn:
+        z = torch.bernoulli(self.marginals.detach().nan_to_num().repeat(samples, 1))
+        return Drawn(z, z)
 
-    def log_prob(self, item: Tensor, z: Tensor) -> Tensor:
+    def log_prob(self, item: Tensor, point: Tensor) -> Tensor:
         scores = self.problem.scores[item]
-        return torch.where(z > 0, logsigmoid(scores), logsigmoid(-scores)).sum(-1)
+        return torch.where(point > 0, logsigmoid(scores), logsigmoid(-scores)).sum(-1)
 
     def mode(self) -> Tensor:
         return (self.problem.scores > 0).to(self.problem.scores.dtype)
 
-    def relaxed_sample(self, item: Tensor, temperature: float, hard: bool) -> Tensor:
-        scores = self.problem.scores[item]
+    def k_best(self, k: int) -> tuple[Tensor, Tensor]:
+        scores = self.problem.scores.detach().unsqueeze(1)
+        top = k_best(scores.squeeze(1), k)
+        excluded = (top & (scores == -torch.inf)) | (~top & (scores == torch.inf))
+        missing = k - top.shape[1]  # where k is larger than 2^d
+        exists = pad(~excluded.any(-1), (0, missing))
+        return pad(top.to(scores.dtype), (0, 0, 0, missing)), exists
+
+    def relaxed_sample(self, samples: int, temperature: float, hard: bool) -> Tensor:
+        scores = self.problem.scores.repeat(samples, 1)
         noise = torch.rand_like(scores).clamp(min=torch.finfo(scores.dtype).tiny)
         soft = ((scores + noise.log() - (-noise).log1p()) / temperature).sigmoid()
         return straight_through(soft, (soft > 0.5).to(soft.dtype)) if hard else soft
-
-    def indicator(self, z: Tensor) -> Tensor:
-        return z

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from .. import _checks
 from ..structures._base import AbstractStructure
-from ..structures._checks import check_same_shape
-from ..structures._inference import log_partition
 from ._checks import check_losses
 from ._distributions import AbstractDistribution
 
@@ -41,7 +39,9 @@ class Loss:
             _checks.check_size("chunk", self.chunk)
 
     def __call__(self, item: Tensor, z: Tensor) -> Tensor:
-        """The values (N,) of items (N,) and outcomes (N, …), in chunks."""
+        """The values (N,) of items (N,) and outcomes (N, …), in chunks. Outcomes that are NaN are
+        zero for the function, so that what it computes with has a finite gradient."""
+        z = z.nan_to_num() if z.is_floating_point() else z
         if self.chunk is None or len(item) <= self.chunk:
             return self._call(item, z)
         chunks = zip(item.split(self.chunk), z.split(self.chunk), strict=True)
@@ -68,10 +68,18 @@ class Expectation:
     def _restore(self, values: Tensor) -> Tensor:
         return self._distribution.problem.restore_batch(values)
 
+    def _complete(self, values: Tensor) -> Tensor:
+        """Values (B), zero for an item without outcomes; NaN with the gradient NaN for one without
+        a distribution."""
+        mass = self._distribution.mass
+        scores = self._distribution.problem.scores.flatten(1)
+        unknown = torch.where(mass.isnan(), torch.nan, 0.0).to(values.dtype) * scores.sum(1)
+        return torch.where(mass.isnan(), unknown, torch.where(mass == 0, 0.0, values))
+
     @cached_property
     def value(self) -> Tensor:
         """(...): differentiable in the scores and in all that the function computed with."""
-        return self._value.reshape((*self._distribution.problem.batch, *self._value.shape[1:]))
+        return self._complete(self._value).reshape(self._distribution.problem.batch)
 
     @cached_property
     def calls(self) -> Tensor:
@@ -86,14 +94,14 @@ class Expectation:
     @cached_property
     def marginals(self) -> Tensor:
         """(..., *shape), differentiable: the probabilities of categories, or of each part of a
-        structure."""
+        structure. Those of perturb-and-MAP are estimates."""
         return self._restore(self._distribution.marginals)
 
     @cached_property
     def entropy(self) -> Tensor:
         """(...), differentiable: −Σ_z p(z) log p(z). It is exact, even if the value is an
-        estimate."""
-        return self._restore(self._distribution.entropy)
+        estimate. Perturb-and-MAP has none: NotImplementedError."""
+        return self._restore(self._complete(self._distribution.entropy))
 
     def kl(self, prior: Tensor | None = None, structure: AbstractStructure | None = None) -> Tensor:
         """KL(p ‖ prior) = Σ_z p(z) log(p(z) / prior(z)), with prior(z) ∝ exp⟨prior, z⟩.
@@ -102,9 +110,12 @@ class Expectation:
             prior: the scores of the prior, which broadcast to those of the posterior; None for the
                 uniform one.
             structure: the set that the prior is over, if it is larger than the posterior's: `Bits`
-                for a `Budget`, for example.
+                for a `Budget`, for example. A set of the library that does not contain the
+                posterior's is an error.
         Returns:
-            (...), differentiable in the scores and in the prior's.
+            (...), differentiable in the scores and in the prior's. If p is perturb-and-MAP, so is
+            the prior, with the same noise, and this is the divergence of the perturbed scores: an
+            upper bound, with which the ELBO is still a lower bound.
         Raises:
             NotImplementedError: if the log-partition of the prior is intractable.
 
@@ -113,21 +124,9 @@ class Expectation:
         >>> fenchel.latent.marginalize(scores, lambda item, z: z.float()).kl()  # log 4
         tensor(1.3863)
         """
-        problem = self._distribution.problem
-        if prior is None:
-            theta = torch.zeros_like(problem.scores[:1])
-        else:
-            theta = problem.broadcast_scores("prior", prior)
-        over = problem.structure if structure is None else structure
-        check_same_shape("structure", over, problem.structure)
-        lengths = problem.lengths
-        if lengths is not None:
-            theta = theta.expand_as(problem.scores)
-            lengths = lengths.squeeze(1) if lengths.shape[1] == 1 else lengths
-        log_z = log_partition(over, theta, lengths=lengths)
-        u = self._distribution.marginals
-        score = torch.where(u == 0, 0.0, u * theta).flatten(1).sum(1)
-        return self._restore(log_z - score - self._distribution.entropy)
+        distribution = self._distribution
+        theta = None if prior is None else distribution.problem.broadcast_scores("prior", prior)
+        return self._restore(self._complete(distribution.kl(theta, structure)))
 
 
 def embed(z: Tensor, weight: Tensor) -> Tensor:

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .. import _checks
-from ..mappings._softmax import Softmax
 from ..structures._bits import Bits
 from ..structures._budget import Budget
 from ..structures._choice import Choice
+from ..structures._matching import Matching
+from ..structures._perturbed import Perturbed
 from ..structures._posterior import Posterior
-from ..structures._problem import Problem
-from ._checks import check_no_estimator, check_sampled_prior
-from ._distributions import AbstractSampled, Bernoulli, Categorical, Table
+from ..structures._problem import ExtraScores
+from ._checks import check_no_estimator, check_no_inputs
+from ._distributions import (
+    AbstractDistribution,
+    AbstractSampled,
+    Bernoulli,
+    HasProbabilities,
+    Table,
+    is_among,
+    lengths_of,
+)
 from ._expectation import Loss, LossFn
+from ._gibbs import SAMPLED, Gibbs, UniformMatching
 from ._marginalize import Estimator, as_estimator
+from ._perturb_and_map import PerturbAndMap
 from ._supports import from_posterior
-from .estimators._base import repeat_items
+from .estimators._base import exclude_padding, repeat_items, softmax_of_choice
 
 
 class LogLikelihood(NamedTuple):
@@ -40,7 +51,11 @@ def log_likelihood(
     log_density: LossFn,
     estimator: Estimator | None = None,
     *,
+    extra_scores: ExtraScores | None = None,
+    lengths: Any = None,
+    mask: Tensor | None = None,
     prior: Tensor | None = None,
+    prior_extra_scores: ExtraScores | None = None,
     samples: int = 1000,
     chunk: int | None = None,
 ) -> LogLikelihood:
@@ -49,23 +64,28 @@ def log_likelihood(
     If the posterior is sparse, the outcomes in its support S are summed exactly. Samples from the
     prior estimate the rest; those in the support are rejected:
     Σ_{z in S} p(z) p(x | z) + (1/M) Σ_m [z_m not in S] p(x | z_m). If the posterior is sampled, as
-    that of `ScoreFunction()`, this is importance sampling, (1/M) Σ p(z_m) p(x | z_m) / q(z_m).
-    Both estimates of p(x) are unbiased and converge, so on average the logarithm is a lower bound.
+    that of `ScoreFunction()`, this is importance sampling, (1/M) Σ p(z_m) p(x | z_m) / q(z_m). If
+    it is perturb-and-MAP, with an unknown q, its samples are S. All estimates of p(x) are unbiased
+    and converge, so on average the logarithm is a lower bound.
 
     Args:
-        scores: the posterior's, or a `Posterior`, over categories or bits, as for `marginalize`.
+        scores: the posterior's, or a `Posterior`, as for `marginalize`.
         log_density: log p(x | z) of pairs, called like the `loss_fn` of `marginalize`.
-        estimator: as for `marginalize`.
-        prior: scores of the prior, which broadcast to the posterior's; None for the uniform one.
-            The prior is softmax for categories, and independent bits for `Bits` and `Budget`.
+        estimator, extra_scores, lengths, mask: as for `marginalize`.
+        prior: scores of the prior, which broadcast to the posterior's; None for zeros. The prior is
+            p(z) ∝ exp⟨prior, z⟩; where SparseMAP has a `Budget`, over all bits. For a `Matching`
+            with a prior, and for a structure of your own, it is perturb-and-MAP with the noise of
+            `Perturbed(structure)`, whatever the estimator; its probabilities are unknown, so all is
+            sampled from it, and S is empty.
+        prior_extra_scores: extra scores of the prior, if the structure has some.
         samples: M, for each item.
         chunk: the largest number of pairs in one call of `log_density`; None for no limit.
     Returns:
         A LogLikelihood, without gradients.
     Raises:
-        TypeError, ValueError: for input of the wrong kind or shape, or another structure.
+        TypeError, ValueError: for input of the wrong kind or shape.
 
-    M values of p(x | z) for each item, and one for each outcome in the support.
+    M values of p(x | z) for each item, and one for each outcome in S.
 
     >>> scores = torch.tensor([[2.0, 1.5, -1.0, 0.0]])
     >>> found = log_likelihood(scores, lambda item, z: -z.float(), samples=10_000)
@@ -78,40 +98,60 @@ def log_likelihood(
     density = Loss(log_density, chunk, name="log_density")
     if isinstance(scores, Posterior):
         check_no_estimator(estimator)
+        check_no_inputs(extra_scores, lengths, mask)
         posterior = from_posterior(scores)
     else:
-        posterior = as_estimator(estimator).distribution(scores)
-    base = _prior(posterior.problem, prior)
+        posterior = as_estimator(estimator).distribution(scores, extra_scores, lengths, mask)
+    base = _prior(posterior, prior, prior_extra_scores)
     item = repeat_items(posterior, samples)
-    if isinstance(posterior, AbstractSampled):
-        drawn = posterior.sample(item)
+    if isinstance(posterior, PerturbAndMap) and isinstance(base, HasProbabilities):
+        posterior = posterior.table(samples)
+    if isinstance(posterior, HasProbabilities):
+        drawn = posterior.sample(samples).z
         terms = density(item, drawn)
         terms = terms + base.log_prob(item, drawn) - posterior.log_prob(item, drawn)
         support = torch.full_like(terms[: len(posterior.problem.scores)], -torch.inf)
-    else:
+    elif isinstance(posterior, Table) and isinstance(base, HasProbabilities):
         pairs, z, support = _sum_support(posterior, base, density)
-        drawn = base.sample(item)
+        drawn = base.sample(samples).z
         outside = ~_in_support(drawn.reshape(samples, -1, *drawn.shape[1:]), pairs, z, posterior)
         kept = outside.flatten().nonzero().squeeze(-1)
         terms = torch.full_like(item, -torch.inf, dtype=support.dtype)
         if len(kept):
             terms[kept] = density(item[kept], drawn[kept]).to(support.dtype)
+    else:
+        terms = density(item, base.sample(samples).z)
+        support = torch.full_like(terms[: len(posterior.problem.scores)], -torch.inf)
     rest = terms.reshape(samples, -1).logsumexp(0) - math.log(samples)
     parts = torch.logaddexp(support, rest), support, rest
     return LogLikelihood(*map(posterior.problem.restore_batch, parts))
 
 
-def _prior(problem: Problem, scores: Tensor | None) -> AbstractSampled:
+def _prior(
+    posterior: AbstractDistribution, scores: Tensor | None, extra_scores: ExtraScores | None
+) -> AbstractSampled:
     """The prior of each item."""
-    structure = problem.structure
-    check_sampled_prior(structure, (Choice, Bits, Budget))
+    problem = posterior.problem
+    structure, lengths = problem.structure, lengths_of(problem)
     if scores is None:
         theta = torch.zeros_like(problem.scores)
     else:
         theta = problem.broadcast_scores("prior", scores)
+    if isinstance(structure, Budget) and isinstance(posterior, Table):
+        structure = Bits(structure.d)
+    theta = theta.reshape(*problem.batch, *structure.shape)
+    if lengths is not None:
+        lengths = lengths.reshape(*problem.batch, *lengths.shape[1:])
+    if isinstance(structure, SAMPLED):
+        return Gibbs(structure, theta, extra_scores, lengths)
+    base = structure.problem(theta, extra_scores, lengths)
+    if isinstance(structure, Matching) and scores is None:
+        return UniformMatching(structure, theta, lengths)
     if isinstance(structure, Choice):
-        return Categorical(structure.problem(theta), Softmax(), theta)
-    return Bernoulli(Bits(theta.shape[1]).problem(theta))
+        return softmax_of_choice(base)
+    if isinstance(structure, Bits):
+        return Bernoulli(exclude_padding(base))
+    return PerturbAndMap(Perturbed(structure), base)
 
 
 def _sum_support(
@@ -133,8 +173,7 @@ def _in_support(drawn: Tensor, pairs: tuple[Tensor, Tensor], z: Tensor, posterio
         known = torch.zeros_like(posterior.problem.scores, dtype=torch.bool)
         known[item, z] = True
         return known.gather(1, drawn.T).T
-    # Two vectors of ±1 are equal if and only if their inner product is their length.
-    sets = z.new_zeros(*posterior.weights.shape, z.shape[-1])
-    sets[item, slot] = 2 * z - 1
-    agreed = torch.einsum("mbd,bwd->mbw", 2 * drawn - 1, sets)
-    return (agreed == z.shape[-1]).any(-1)
+    parts = z.flatten(1)
+    sets = parts.new_zeros(*posterior.weights.shape, parts.shape[1])
+    sets[item, slot] = parts
+    return is_among(drawn.flatten(2), sets, posterior.weights != 0)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from ..mappings import AbstractMapping
 from ..mappings._sparsemax import Sparsemax
 from ..structures._base import AbstractStructure
 from ..structures._posterior import Posterior
-from ._checks import check_estimator, check_no_estimator
+from ..structures._problem import ExtraScores
+from ._checks import check_estimator, check_no_estimator, check_no_inputs
 from ._expectation import Expectation, Loss, LossFn
 from ._supports import from_posterior
 from .estimators._base import AbstractEstimator
@@ -22,6 +25,9 @@ def marginalize(
     loss_fn: LossFn,
     estimator: Estimator | None = None,
     *,
+    extra_scores: ExtraScores | None = None,
+    lengths: Any = None,
+    mask: Tensor | None = None,
     context: Tensor | None = None,
     chunk: int | None = None,
 ) -> Expectation:
@@ -32,8 +38,7 @@ def marginalize(
 
     Args:
         scores: (..., K) for a categorical latent, (..., *shape) for a structured one, floating
-            point; or a `Posterior` of `fenchel.sparsemap`, which takes extra scores, lengths and
-            options of the solver.
+            point; or a `Posterior` of `fenchel.sparsemap`, which takes options of the solver.
         loss_fn: called with items (N,), indices of the batch in row-major order, and outcomes: the
             categories (N,) in int64, for a `Choice` too, or for another structure the indicators
             (N, *shape), such as the bits. Returns one value per pair, (N,). Estimators that relax
@@ -41,7 +46,9 @@ def marginalize(
         estimator: how to compute it: exactly, over the support of a mapping, such as
             `Softmax()` for all categories, or its name, or over that of SparseMAP for a structure;
             or as one of `latent.estimators` does. None is `Sparsemax()`.
-        context: (..., F), what a learned baseline sees; None for the scores. It gets no gradient.
+        extra_scores, lengths, mask: those of a structure, as for `fenchel.map_inference`.
+        context: (..., F), what a learned baseline sees; None for the scores, with zeros for those
+            that are not finite or behind the end. It gets no gradient.
         chunk: the largest number of pairs in one call of `loss_fn`; None for no limit.
     Returns:
         An Expectation: `value` and `calls` for each item, whether it is `exact`, `marginals`,
@@ -69,8 +76,10 @@ def marginalize(
     """
     if isinstance(scores, Posterior):
         check_no_estimator(estimator)
+        check_no_inputs(extra_scores, lengths, mask)
         return sum_over_support(from_posterior(scores), Loss(loss_fn, chunk))
-    return as_estimator(estimator)(scores, loss_fn, context, chunk)
+    given = {"extra_scores": extra_scores, "lengths": lengths, "mask": mask}
+    return as_estimator(estimator)(scores, loss_fn, context, chunk, **given)
 
 
 def as_estimator(value: Estimator | None) -> AbstractEstimator:

@@ -9,12 +9,10 @@ from torch import Tensor
 
 from ..mappings import AbstractMapping
 from ..mappings._sparsemax import sparsemax
-from ..structures._base import AbstractStructure
 from ..structures._bits import Bits
 from ..structures._choice import Choice
 from ..structures._coded import CodedStructure
 from ..structures._posterior import Posterior
-from ..structures._sparsemap import sparsemap
 from ._distributions import Table
 from ._k_best import k_best
 
@@ -25,11 +23,6 @@ def from_mapping(mapping: AbstractMapping, scores: Tensor) -> Table:
     p = mapping(scores).reshape(problem.scores.shape)
     exact = torch.ones(len(p), dtype=torch.bool, device=p.device)
     return Table(problem, p, lambda item, slot: slot, lambda: p, exact)
-
-
-def from_structure(structure: AbstractStructure, scores: Tensor) -> Table:
-    """A slot for each structure in the support of SparseMAP."""
-    return from_posterior(sparsemap(structure, scores))
 
 
 def from_posterior(posterior: Posterior) -> Table:
@@ -81,6 +74,7 @@ def from_top_k_bits(structure: Bits, scores: Tensor, k: int, max_k: int) -> Tabl
     """A slot for each of the k best configurations z, for sparsemax of ⟨θ, z⟩; k doubles, too."""
     problem = structure.problem(scores)
     theta = problem.scores
+    theta = torch.where(theta.isnan().any(1, keepdim=True), torch.nan, theta)
 
     def solve(k: int) -> tuple[Tensor, Tensor]:
         sets = k_best(theta, k)

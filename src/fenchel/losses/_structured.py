@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from .. import _checks
+from .._transforms import is_transformed
 from ..ops.sparsemap.combination import inner
 from ..ops.sparsemap.solution import Limits
 from ..structures._base import AbstractStructure
@@ -25,22 +26,25 @@ from ..structures._checks import (
 )
 from ..structures._coded import CodedStructure
 from ..structures._problem import ExtraScores, Problem, Vertices
-from ..structures._sparsemap import solve
-from ..structures._sparsemap_autograd import Maximum
+from ..structures._sparsemap import refuse_graph, solve
+from ..structures._sparsemap_autograd import ForwardMaximum, Maximum
+
+if TYPE_CHECKING:
+    from ..structures._perturbed import Perturbed
 
 KINDS = ("perceptron", "svm", "crf", "margin_crf", "sparsemap", "margin_sparsemap")
 MARGIN = ("svm", "margin_crf", "margin_sparsemap")
 
 
 def structured_loss(
-    structure: AbstractStructure,
+    structure: AbstractStructure | Perturbed,
     scores: Tensor,
     target: Tensor | tuple[Tensor, Tensor] | Vertices,
     extra_scores: ExtraScores | None = None,
     *,
     lengths: Any = None,
     mask: Tensor | None = None,
-    kind: str = "sparsemap",
+    kind: str | None = None,
     cost: Tensor | None = None,
     reduction: str = "mean",
     tol: float = 1e-6,
@@ -59,15 +63,19 @@ def structured_loss(
     margin, y must beat every other structure by its cost. The loss is infinite if a part of y has
     the score −inf.
 
+    A `structures.Perturbed` has the loss E max⟨θ + σZ, y'⟩ − ⟨θ, y⟩ for noise Z, where ŷ is the
+    mean of the best structures. It lacks Ω(y), which does not depend on θ and has no closed form,
+    so it is not zero at ŷ = y. Its gradient is exact for the noise that is drawn.
+
     Args:
-        structure: the set of structures.
+        structure: the set of structures; or a `structures.Perturbed`, for its loss.
         scores: θ, (..., *structure.shape), floating point.
         target: y: codes (..., positions), integers, −1 for none; or what `map_inference` returned;
             or indicators (..., *shape), floating point. With extra scores, indicators other than
             zeros and ones come as a pair with the indicators of the extra scores. What lies behind
             the end of a shorter instance is ignored.
         extra_scores, lengths, mask: as for `map_inference`.
-        kind: which loss.
+        kind: which loss; None for "sparsemap", and for a `Perturbed`.
         cost: the cost of each part, (..., *shape) or fewer dimensions, for the kinds with a
             margin. The cost of a structure is the sum over its parts, less that of y. By default
             it is the Hamming distance: the number of positions that differ from y.
@@ -91,10 +99,9 @@ def structured_loss(
 
     References: niculae2018sparsemap, blondel2020learning.
     """
-    check_structure(structure, AbstractStructure)
-    _checks.check_choice("kind", kind, KINDS)
+    kind = _resolve_kind(structure, kind)
     if kind.endswith("sparsemap"):
-        if torch.compiler.is_compiling():  # as for `sparsemap`
+        if torch.compiler.is_compiling() and refuse_graph(structure):
             eager: Any = torch.compiler.disable(structured_loss)
             return eager(
                 structure,
@@ -113,7 +120,8 @@ def structured_loss(
     _checks.check_choice("reduction", reduction, _checks.REDUCTIONS)
     _checks.check_number("tol", tol, minimum=0)
     _checks.check_size("max_iter", max_iter)
-    problem = _to_float64(structure.problem(scores, extra_scores, lengths, mask))
+    base = structure if isinstance(structure, AbstractStructure) else structure.structure
+    problem = _to_float64(base.problem(scores, extra_scores, lengths, mask))
     if isinstance(target, Vertices):
         target = target.indicator if target.codes is None else target.codes
     y, z = _target(problem, target)
@@ -121,7 +129,10 @@ def structured_loss(
         problem = replace(problem, scores=problem.scores + _cost(problem, y, cost))
     elif cost is not None:
         raise ValueError(f"`cost` must be None for {kind}, which has no margin; use {MARGIN}.")
-    value = _value(problem, kind.removeprefix("margin_"), Limits(tol, max_iter))
+    if not isinstance(structure, AbstractStructure):
+        value = structure.maximum(problem)
+    else:
+        value = _value(problem, kind.removeprefix("margin_"), Limits(tol, max_iter))
     if kind.endswith("sparsemap"):
         value = value + (y * y).flatten(1).sum(1) / 2
     at_target = inner(y.flatten(1), problem.scores.flatten(1))
@@ -145,15 +156,14 @@ class StructuredLoss(nn.Module):
 
     def __init__(
         self,
-        structure: AbstractStructure,
-        kind: str = "sparsemap",
+        structure: AbstractStructure | Perturbed,
+        kind: str | None = None,
         reduction: str = "mean",
         tol: float = 1e-6,
         max_iter: int = 10_000,
     ) -> None:
         super().__init__()
-        check_structure(structure, AbstractStructure)
-        _checks.check_choice("kind", kind, KINDS)
+        kind = _resolve_kind(structure, kind)
         _checks.check_choice("reduction", reduction, _checks.REDUCTIONS)
         _checks.check_number("tol", tol, minimum=0)
         _checks.check_size("max_iter", max_iter)
@@ -191,6 +201,24 @@ class StructuredLoss(nn.Module):
         return f"{self.structure}, kind={self.kind!r}, reduction={self.reduction!r}"
 
 
+def _resolve_kind(structure: AbstractStructure | Perturbed, kind: str | None) -> str:
+    """The kind of loss; raises unless it fits the structure."""
+    if isinstance(structure, AbstractStructure):
+        kind = "sparsemap" if kind is None else kind
+        _checks.check_choice("kind", kind, KINDS)
+        return kind
+    from ..structures._perturbed import Perturbed  # which is imported where it is used
+
+    if not isinstance(structure, Perturbed):
+        check_structure(structure, AbstractStructure)
+    if kind not in (None, "perturbed"):
+        raise ValueError(
+            f"`kind` must be None for a Perturbed, got {kind!r}; for that loss give its structure, "
+            f"{structure.structure}."
+        )
+    return "perturbed"
+
+
 def _to_float64(problem: Problem) -> Problem:
     """The problem in float64: a loss is a small difference of large numbers."""
     extra = problem.extra_scores
@@ -210,7 +238,7 @@ def _value(problem: Problem, kind: str, limits: Limits) -> Tensor:
         return structure.log_partition(
             *structure.arguments(problem.scores, problem.extra_scores, problem.lengths)
         )
-    solution = solve(problem, "active_set", limits, False)._solution
+    solution = solve(problem, None, limits)._solution
     scores, extra_scores = problem.scores.flatten(1).double(), problem.extra_scores
     u = solution.marginals.flatten(1).to(scores.device)
     value = inner(u, scores) - (u * u).sum(1) / 2
@@ -219,7 +247,8 @@ def _value(problem: Problem, kind: str, limits: Limits) -> Tensor:
         v = solution.extra_marginals(tuple(extra_scores.shape[1:])).flatten(1).to(scores.device)
         extra_scores = extra_scores.flatten(1).double()
         value = value + inner(v, extra_scores)
-    return Maximum.apply(value.detach(), scores, extra_scores, u, v)  # type: ignore[return-value]
+    maximum = ForwardMaximum if is_transformed() else Maximum
+    return maximum.apply(value.detach(), scores, extra_scores, u, v)  # type: ignore[return-value]
 
 
 def _target(problem: Problem, target: Any) -> tuple[Tensor, Tensor | None]:

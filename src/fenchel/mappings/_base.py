@@ -16,6 +16,7 @@ from .. import _checks
 from .._registry import Registry
 from .._transforms import is_eager
 from . import _autograd, _eager, _loss
+from ._gamma import divided, multiplied
 from ._protocols import HasGroups, HasKernels, HasParameter, HasThreshold
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Rows(NamedTuple):
     def scaled(self, value: Any) -> Any:
         """A value per row, (...), times γ."""
         if isinstance(self.gamma, Tensor):
-            return value * self.gamma.squeeze(-1)
+            return multiplied(value, self.gamma.squeeze(-1))
         return value if self.gamma == 1.0 else value * self.gamma
 
 
@@ -255,7 +256,8 @@ class AbstractMapping(abc.ABC):
         y = _autograd.solution(rows.scores, rows.parameter, self)
         if rows.shift is None:
             return mapping.threshold(rows.scores, y)
-        shifted_back = scores.movedim(dim, -1).to(y.dtype) / rows.gamma
+        x, gamma = scores.movedim(dim, -1).to(y.dtype), rows.gamma
+        shifted_back = divided(x, gamma) if isinstance(gamma, Tensor) else x / gamma
         return mapping.threshold(shifted_back, y)
 
     def support(self, scores: Tensor, dim: int = -1) -> Support:
@@ -356,7 +358,7 @@ class AbstractMapping(abc.ABC):
             return Rows(quotient, parameter, self.gamma, shift, dim)
         # Where its values are not looked at, in a graph or on a GPU, they still have a range.
         gamma = torch.where((gamma > 0) & (gamma < torch.inf), gamma, torch.nan)
-        return Rows(x / gamma, parameter, gamma, shift, dim)
+        return Rows(divided(x, gamma), parameter, gamma, shift, dim)
 
     def _per_row(self, name: str, scores: Tensor, dim: int) -> Tensor | None:
         """A field of this mapping as one value per row, (..., 1), if it is a tensor."""

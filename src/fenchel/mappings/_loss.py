@@ -27,13 +27,12 @@ def loss(
 ) -> Tensor:
     """max_Ω(scores) + γΩ(target) − <scores, target>; see `fenchel.fenchel_young_loss`."""
     bound = mapping._class_loss
-    if bound is not None and not (
-        inplace or torch.compiler.is_compiling() or ignore_index == NO_INDEX
-    ):
+    is_slow = inplace or torch.compiler.is_compiling() or _has_no_index(target, ignore_index)
+    if bound is not None and not is_slow:
         total = bound(mapping, scores, target, dim, reduction, ignore_index)
         if total is not None:
             return total
-    if not inplace and _is_direct(mapping, scores, target, dim, reduction, ignore_index):
+    if not is_slow and _is_direct(mapping, scores, target, dim, reduction, ignore_index):
         total = _eager.class_loss(scores, target, mapping, reduction, ignore_index)
         if total.is_cuda or total == total:  # NaN may come from a target out of range
             return total
@@ -52,17 +51,27 @@ def loss(
             "one; got class indices."
         )
     if ignore_index is None:
-        losses = _of_classes(mapping, scores, target.to(torch.int64), dim, inplace)
+        losses = _of_classes(mapping, scores, target.to(torch.int64), None, dim, inplace)
         losses = losses if reduction == "none" else getattr(losses, reduction)()
         return losses.to(_result_type(scores.dtype, scores))
     kept = target != ignore_index
     classes = torch.where(kept, target, 0).to(torch.int64)
-    losses = torch.where(kept, _of_classes(mapping, scores, classes, dim, inplace), 0.0)
+    losses = _of_classes(mapping, scores, classes, kept, dim, inplace)
     if reduction == "mean":
         losses = losses.sum() / kept.sum()
     elif reduction == "sum":
         losses = losses.sum()
     return losses.to(_result_type(scores.dtype, scores))
+
+
+def _has_no_index(target: Tensor, ignore_index: int | None) -> bool:
+    """Whether what kernels take for no index is one here: the one to ignore, or a target that would
+    be ignored with it."""
+    if ignore_index is not None:
+        return ignore_index == NO_INDEX
+    if not isinstance(target, Tensor) or target.is_nested or target.dtype != torch.int64:
+        return False
+    return _checks.can_read_values(target) and bool((target == NO_INDEX).any())
 
 
 def _is_direct(
@@ -92,9 +101,14 @@ def _is_direct(
 
 
 def _of_classes(
-    mapping: AbstractMapping, scores: Tensor, target: Tensor, dim: int, inplace: bool
+    mapping: AbstractMapping,
+    scores: Tensor,
+    target: Tensor,
+    kept: Tensor | None,
+    dim: int,
+    inplace: bool,
 ) -> Tensor:
-    """The loss of each row, in at least float32."""
+    """The loss of each row, in at least float32, and zero where it is not kept."""
     rows, target = mapping.rows(scores, dim), target.unsqueeze(-1)
     value = _autograd.value(rows.scores, rows.parameter, target, mapping, inplace)
     omega = mapping.vertex_omega(target, rows.scores)
@@ -102,6 +116,8 @@ def _of_classes(
         value = value + omega.to(value.dtype)
     elif omega:
         value = value + omega
+    if kept is not None:
+        value = torch.where(kept, value, 0.0)
     return rows.scaled(_drop_rounding(value))
 
 

@@ -18,6 +18,7 @@ from ._checks import (
     check_finite_indicators,
     check_indicators,
     check_lengths,
+    check_pair,
 )
 from ._problem import ExtraScores, Form, Problem, Vertices
 
@@ -40,6 +41,8 @@ class AbstractStructure(abc.ABC):
     is a position, with the options 0 and 1."""
     lengths_of_dims: ClassVar[tuple[int, ...]] = (0,)
     """For the first dimensions of the scores, which of the lengths bounds them."""
+    oracle_name: ClassVar[str] = "argmax"
+    """What messages call the function that finds the best structure."""
     has_projection: ClassVar[bool] = False
     """Whether `project` is implemented."""
 
@@ -128,7 +131,10 @@ class AbstractStructure(abc.ABC):
     @property
     def intractable_message(self) -> str:
         """The error message of a structure without a log-partition."""
-        return f"{self.name} has no log-partition; use MAP inference or SparseMAP."
+        return (
+            f"{self.name} has no log-partition; use MAP inference or SparseMAP, or "
+            "`fenchel.structures.Perturbed`, whose samples and marginals need MAP inference alone."
+        )
 
     def merge_extra(self, scores: Tensor, extra_scores: tuple[Tensor | None, ...]) -> Tensor | None:
         """The extra scores that a user gives as one tensor (B or 1, …), as operators take them.
@@ -159,13 +165,26 @@ class AbstractStructure(abc.ABC):
         not fit."""
         raise NotImplementedError
 
+    def best_indicators(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
+        """The best structures (B, *shape) of a batch by `argmax`, and their extra parts, (B, …),
+        checked."""
+        scores, extra_scores = problem.scores, problem.extra_scores
+        found, extra = self.argmax(*self.arguments(scores, extra_scores, problem.lengths)), None
+        if extra_scores is not None:
+            found, extra = check_pair(
+                self.oracle_name, found, torch.Size((len(scores), *extra_scores.shape[1:]))
+            )
+            extra = extra.detach().to(scores)
+            check_finite_indicators(self.oracle_name, extra, scores, extra_scores)
+        indicator = found[0] if isinstance(found, tuple) else found
+        check_indicators(self.oracle_name, indicator, scores.shape)
+        indicator = indicator.detach().to(scores)
+        check_finite_indicators(self.oracle_name, indicator, scores, extra_scores)
+        return indicator, extra
+
     def best_vertices(self, problem: Problem) -> Vertices:
         """The best structures of a batch, with one batch dimension."""
-        found = self.argmax(*self.arguments(problem.scores, problem.extra_scores, problem.lengths))
-        indicator, extra = found if isinstance(found, tuple) else (found, None)
-        check_indicators(indicator, problem.scores.shape)
-        indicator = indicator.detach().to(problem.scores)
-        check_finite_indicators(indicator, problem.scores)
+        indicator, extra = self.best_indicators(problem)
         value = inner(indicator.flatten(1), problem.scores.flatten(1))
         if extra is not None and problem.extra_scores is not None:
             value = value + inner(extra.flatten(1), problem.extra_scores.flatten(1))

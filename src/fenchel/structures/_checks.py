@@ -13,11 +13,19 @@ from .._checks import can_read_values, check_float_tensor, type_name
 
 def check_structure(value: object, base: type) -> None:
     """Raises unless the value is an instance of the base class of structures."""
-    if not isinstance(value, base):
+    if isinstance(value, base):
+        return
+    from ._perturbed import Perturbed  # which needs this file
+
+    if isinstance(value, Perturbed):
         raise TypeError(
-            "`structure` must be a structure, such as `fenchel.Sequence(5, 3)`, or for a function "
-            f"that finds the best one `fenchel.Custom(shape, oracle)`; got {type_name(value)}."
+            "`structure` must be a structure, got a Perturbed; call it: `perturbed(scores)` are "
+            "its marginals, and `perturbed.max` and `perturbed.sample` the rest."
         )
+    raise TypeError(
+        "`structure` must be a structure, such as `fenchel.Sequence(5, 3)`, or for a function that "
+        f"finds the best one `fenchel.Custom(shape, oracle)`; got {type_name(value)}."
+    )
 
 
 def check_same_shape(name: str, value: Any, other: Any) -> None:
@@ -85,10 +93,10 @@ def check_extra_dims(
             f"`{name}` of shape {tuple(shape)} can be one for each instance, or one for each "
             f"position; say which by all dimensions, {each} or {position}."
         )
-    wanted = " or ".join(f"(..., {', '.join(map(str, tail))})" for tail in own)
+    wanted = " or ".join(f"({', '.join(map(str, ('...', *tail)))})" for tail in dict.fromkeys(own))
     raise ValueError(
         f"`{name}` must have shape {wanted}, where ... broadcasts to the batch dimensions "
-        f"{tuple(batch)} of `scores`; got {tuple(shape)}."
+        f"{tuple(batch)}; got {tuple(shape)}."
     )
 
 
@@ -163,26 +171,62 @@ def check_not_mapped(scores: Any, extra_scores: Any) -> None:
             value = functorch.get_unwrapped(value)
 
 
-def check_finite_indicators(value: Tensor, scores: Tensor) -> None:
-    """Raises if indicators (B, …) are not finite, for scores without NaN and +inf."""
-    if not can_read_values(value):
+def check_finite_indicators(name: str, value: Tensor, *scores: Tensor | None) -> None:
+    """Raises if indicators (B, …) are not finite, for scores without NaN and +inf. The function of
+    that name returned them, also below."""
+    if not can_read_values(value) or value.isfinite().all():
         return
-    bad = ~value.isfinite().flatten(1).all(1) & (scores < torch.inf).flatten(1).all(1)
+    bad = ~value.isfinite().flatten(1).all(1)
+    for given in scores:
+        if given is not None:
+            bad = bad & (given < torch.inf).flatten(1).all(1)
     if bad.any():
         raise ValueError(
-            "`argmax` must return finite indicators; for scores without NaN or +inf it returned "
+            f"`{name}` must return finite indicators; for scores without NaN or +inf it returned "
             f"{value[bad][0].tolist()}."
         )
 
 
-def check_indicators(value: Any, shape: torch.Size) -> None:
+def check_indicators(name: str, value: Any, shape: torch.Size) -> None:
     """Raises unless a structure's own argmax returned indicators of that shape."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"`argmax` must return a torch.Tensor, got {type_name(value)}.")
+        raise TypeError(f"`{name}` must return a torch.Tensor, got {type_name(value)}.")
     if value.shape != shape:
         raise ValueError(
-            f"`argmax` must return indicators of the scores' shape {tuple(shape)}, got "
+            f"`{name}` must return indicators of the scores' shape {tuple(shape)}, got "
             f"{tuple(value.shape)}."
+        )
+
+
+def check_pair(name: str, value: Any, shape: torch.Size) -> tuple[Any, Tensor]:
+    """What a structure's own argmax returned for extra scores of that shape; raises unless it is a
+    pair of indicators, the second of that shape."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        found = f"{len(value)} of them" if isinstance(value, tuple) else type_name(value)
+        raise TypeError(
+            f"`{name}` must return a pair where there are extra scores: the indicators, and those "
+            f"of the extra scores; got {found}."
+        )
+    indicator, extra = value
+    if not isinstance(extra, Tensor):
+        raise TypeError(
+            f"`{name}` must return a torch.Tensor as indicators of the extra scores, got "
+            f"{type_name(extra)}."
+        )
+    if extra.shape != shape:
+        raise ValueError(
+            f"`{name}` must return indicators of the extra scores' shape {tuple(shape)}, got "
+            f"{tuple(extra.shape)}."
+        )
+    return indicator, extra
+
+
+def check_zeros_behind(name: str, indicator: Tensor, inside: Tensor) -> None:
+    """Raises if indicators (B, …) are not zero behind the end of their instances."""
+    if can_read_values(indicator) and ((indicator != 0) & ~inside).any():
+        raise ValueError(
+            f"`{name}` must return indicators that are zero behind the end of each instance; "
+            "`lengths` says where this is."
         )
 
 
@@ -190,22 +234,36 @@ def check_start(value: Any, posterior: type, problem: Any) -> None:
     """Raises unless an earlier result is one of the same structure, shape and lengths."""
     if not isinstance(value, posterior):
         raise TypeError(
-            f"`start` must be a Posterior that sparsemap returned, got {type_name(value)}."
+            f"`start` must be a {posterior.__name__} that sparsemap returned, got "
+            f"{type_name(value)}; it must be a result for {problem.structure}."
         )
     previous = value._problem
     if previous.structure is not problem.structure and previous.structure != problem.structure:
+        alike = repr(previous.structure) == repr(problem.structure)
         raise ValueError(
             f"`start` must be a result for the same structure, {problem.structure}; got one for "
-            f"{previous.structure}."
+            f"{'another object like it' if alike else previous.structure}."
         )
     if previous.scores.shape != problem.scores.shape:
+        now, before = ((*p.batch, *p.scores.shape[1:]) for p in (problem, previous))
         raise ValueError(
-            f"`start` must be a result for scores of shape {tuple(problem.scores.shape)}, batch "
-            f"dimensions flattened; got one for {tuple(previous.scores.shape)}."
+            f"`start` must be a result for as many instances, with scores of shape {now}; got one "
+            f"for scores of shape {before}. An index takes some of its instances."
         )
     before, now = previous.lengths, problem.lengths
     if (before is None) != (now is None) or (before is not None and not before.equal(now)):
         raise ValueError("`start` must be a result for the same `lengths`.")
+
+
+def check_graph_options(method: str | None, regularize_extra: bool) -> None:
+    """Raises if SparseMAP of a graph has options of other solvers."""
+    if method is not None:
+        raise ValueError(f"`method` must be None for a FactorGraph, got {method!r}.")
+    if regularize_extra:
+        raise ValueError(
+            "`regularize_extra` must be False for a FactorGraph; a score that is to be regularized "
+            "belongs to a variable of its own."
+        )
 
 
 def check_target_pair(value: Any) -> tuple[Any, Any]:

@@ -1,13 +1,46 @@
-"""Distributions over subsets from their marginals, which have a closed form."""
+"""SparseMAP of structures whose marginals have a closed form."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..ops.sparsemap.solution import Outcome
+from ._coded import CodedStructure
+from ._posterior import Distribution, Solution, find_outside
+from ._problem import Problem
+
 ROUNDING = 1e-15
 """The largest weight that may come from the rounding of one addition."""
+
+
+def project(problem: Problem) -> Solution | None:
+    """The closest marginals, if they have a closed form; the distribution is left for later."""
+    structure = problem.structure
+    if not isinstance(structure, CodedStructure) or not structure.has_projection:
+        return None
+    u = structure.project(problem.scores.double(), problem.lengths)
+    solvable = ~u.detach().sum(-1).isnan()
+    gap = torch.where(solvable, 0.0, torch.nan).double()
+    outcome = Outcome(gap, torch.zeros_like(solvable, dtype=torch.int64), solvable, missed=0)
+    return Solution(u, outcome, partial(_distribution, structure, u))
+
+
+def _distribution(structure: CodedStructure, u: Tensor) -> Distribution:
+    """Structures with these marginals (B, d); none where there are none."""
+    if torch.compiler.is_compiling():
+        return find_outside(_distribution, structure, u)
+    sets, weights = decompose(u)
+    codes = structure.codes_of(sets)
+    if codes.shape[1]:  # zero marginals of an instance without structures make no valid set
+        possible = ~u.isnan().any(-1) & structure.is_valid(codes[:, 0], None)
+        weights = torch.where(possible.unsqueeze(-1), weights, 0.0)
+    in_support = weights > 0
+    codes = codes.masked_fill_(~in_support.unsqueeze(-1), -1)
+    return Distribution(weights, codes, None, in_support.sum(-1))
 
 
 def decompose(marginals: Tensor) -> tuple[Tensor, Tensor]:
@@ -20,7 +53,7 @@ def decompose(marginals: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         marginals: (B, d) in float64, in [0, 1].
     Returns:
-        Indicators (B, K, d) in int64, K ≤ d + 1, and weights (B, K), differentiable, zero behind
+        Indicators (B, K, d) in uint8, K ≤ d + 1, and weights (B, K), differentiable, zero behind
         the last set. Time and memory O(d²).
     """
     ends = marginals.cumsum(-1)
@@ -33,5 +66,6 @@ def decompose(marginals: Tensor) -> tuple[Tensor, Tensor]:
     order = (~kept).to(torch.uint8).argsort(dim=-1, stable=True)[:, :widest]
     middle = ((cuts + starts) / 2).detach().gather(-1, order).unsqueeze(-1)
     lines = pad(ends.detach(), (1, 0)).unsqueeze(1)
-    sets = (lines - middle).ceil().diff(dim=-1).long()
+    counts = (lines - middle).ceil_()  # the largest tensor here by far: no copies
+    sets = (counts[..., 1:] > counts[..., :-1]).to(torch.uint8)
     return sets, torch.where(kept.gather(-1, order), weights.gather(-1, order), 0.0)

@@ -90,6 +90,8 @@ class CodedStructure(AbstractStructure):
 
     def indicator(self, codes: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
         """The parts (..., *shape) of codes (..., positions)."""
+        if self.options_dim is None:
+            return (codes == 1).to(dtype).reshape(*codes.shape[:-1], *self.shape)
         indices = self.part_indices(codes.flatten(0, -2))
         flat = _count(indices, math.prod(self.shape), dtype)
         return flat.reshape(*codes.shape[:-1], *self.shape)

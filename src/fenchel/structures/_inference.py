@@ -35,7 +35,8 @@ def map_inference(
         (..., positions): tags, heads, columns or bits, −1 for none; and `value` (...), the best
         score, whose gradient is the indicator. An instance without structures has the value −inf
         and zeros; one with NaN or +inf has NaN. For a structure without a closed form, CUDA scores
-        are copied to the CPU, and results back without waiting.
+        are copied to the CPU, and results back without waiting. A `FactorGraph` has
+        RelaxedVertices: the solution of its linear relaxation, and whether it is integral.
     Raises:
         TypeError, ValueError: for input of the wrong kind, shape or value.
 
@@ -49,7 +50,8 @@ def map_inference(
     found = structure.best_vertices(problem)
     indicator, extra = problem.restore(found.indicator, found.extra)
     codes = None if found.codes is None else problem.restore_batch(found.codes)
-    return Vertices(indicator, extra, codes, problem.restore_batch(found.value))
+    value = problem.restore_batch(found.value)
+    return found._replace(indicator=indicator, extra=extra, codes=codes, value=value)
 
 
 def log_partition(

@@ -61,7 +61,8 @@ class Matching(CodedStructure):
     def intractable_message(self) -> str:
         return (
             "the log-partition of a matching is intractable: it is a permanent; use MAP inference "
-            "or SparseMAP."
+            "or SparseMAP, or `fenchel.structures.Perturbed`, whose samples and marginals need MAP "
+            "inference alone."
         )
 
     def option(self, extra_scores: Tensor | None) -> int:

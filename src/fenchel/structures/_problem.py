@@ -31,6 +31,23 @@ class Vertices(NamedTuple):
     """(...): its score, differentiable; −inf where there is no structure."""
 
 
+class RelaxedVertices(NamedTuple):
+    """The solution of the linear relaxation of a `FactorGraph`, for each instance."""
+
+    indicator: Tensor
+    """(..., *shape): the variables; if `is_integral`, the best structure of the graph."""
+    extra: Any
+    """The same for the extra scores, in the form in which they were given; None if none."""
+    codes: None
+    value: Tensor
+    """(...): its score, differentiable. No structure of the graph has a higher one. −inf where
+    there is no solution."""
+    is_integral: Tensor
+    """(...): whether all variables are integers."""
+    converged: Tensor
+    """(...): whether the solver reached its tolerance."""
+
+
 class Form(NamedTuple):
     """How extra scores were given."""
 

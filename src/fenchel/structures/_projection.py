@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._transforms import is_transformed
+
 
 def with_derivative(y: Tensor, scores: Tensor, fixed_sum: Tensor | bool) -> Tensor:
     """The projection y (B, d) of scores, with derivatives of every order.
@@ -12,6 +14,8 @@ def with_derivative(y: Tensor, scores: Tensor, fixed_sum: Tensor | bool) -> Tens
     Entries strictly between zero and one move with their scores, others do not move. Where the sum
     is fixed, the mean of these scores is subtracted.
     """
+    if not scores.requires_grad and not is_transformed():
+        return y
     free = (y > 0) & (y < 1)
     own = torch.where(free, scores, 0.0)
     mean = own.sum(-1, keepdim=True) / free.sum(-1, keepdim=True).clamp(min=1)

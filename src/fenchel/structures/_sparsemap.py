@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from .. import _checks
-from .._transforms import is_transformed
+from .._transforms import break_graph_if_differentiated, is_transformed
 from ..mappings._general import ConvergenceWarning
 from ..ops import _native
 from ..ops import sparsemap as ops
 from ..ops._structure import sizes
 from ..ops.sparsemap import reference
-from ..ops.sparsemap.solution import Limits, Outcome
+from ..ops.sparsemap.solution import Limits, Outcome, Support, extra_marginals
 from ._base import AbstractStructure
-from ._checks import check_not_mapped, check_start, check_structure
-from ._closed_form import decompose
+from ._checks import check_graph_options, check_not_mapped, check_start, check_structure
+from ._closed_form import project
 from ._coded import CodedStructure
-from ._posterior import Posterior, Solution
+from ._factor_graph import FactorGraph, GraphProblem
+from ._posterior import Distribution, Posterior, Solution, find_outside
 from ._problem import ExtraScores, Problem
-from ._sparsemap_autograd import Argmax, EagerArgmax, Found, Solve
+from ._sparsemap_autograd import Argmax, CompiledArgmax, EagerArgmax, ExtraMarginals, Found, Solve
+
+if TYPE_CHECKING:
+    from ..ops.sparsemap import rounds
 
 
 def sparsemap(
@@ -50,7 +55,8 @@ def sparsemap(
         extra_scores: φ, one tensor or a tuple, as the structure takes them; not regularized.
         lengths, mask: the sizes of the instances of a ragged batch, as for `map_inference`.
         method: "active_set", or "frank_wolfe", "away" or "pairwise" for conditional gradient. By
-            default a closed form where the structure has one, else the active set.
+            default a closed form where the structure has one, else the active set. The active set
+            stops for a faster solver where flat scores need many structures.
         tol: the duality gap to reach, on the scale of ½‖u‖². If scores are so large that rounding
             hides this gap, an oracle of your own, or a solver without the C++ library, ends at the
             smallest gap that rounding allows.
@@ -58,17 +64,23 @@ def sparsemap(
             enough.
         regularize_extra: whether the objective has −½‖v‖² too.
         start: an earlier result for the same structure and lengths. The solver starts from its
-            structures, except those that the scores now forbid.
+            structures, except those that the scores now forbid, unless they are very many.
     Returns:
         A Posterior: marginals, the codes of structures with their weights, and how exact they are.
-        If all structures of an instance are forbidden, its marginals and weights are zero. If it
-        has a NaN or +inf, they are NaN.
+        A `FactorGraph` has a GraphPosterior; there `tol` is for residuals, and `max_iter` is the
+        number of rounds over the factors. If all structures of an instance are forbidden, its
+        marginals and weights are zero. If it has a NaN or +inf, they are NaN.
     Raises:
         TypeError, ValueError: for input of the wrong kind, shape or value.
 
     The solver calls the oracle about as often as the support has structures, k. Each call adds
-    O(k(k + n)) time and memory; backward costs about one more call. It runs on the CPU in float64,
-    whatever the scores' device and type.
+    O(k(k + n)) time and memory; backward costs about one more call. Where flat scores need many
+    calls, matchings, dependency trees and sequences are solved at once. It runs on the CPU
+    in float64, whatever the scores' device and type. A closed form (`Bits`, `Budget`, `Choice`)
+    runs where the scores are, and finds structures and weights only when they are read, in O(n²).
+
+    torch.compile takes marginals, but neither structures nor weights, at which it breaks the graph;
+    nor a `Custom`, a `FactorGraph` or `start`. In a graph there is no warning.
 
     >>> import torch
     >>> from fenchel import Matching, sparsemap
@@ -82,7 +94,7 @@ def sparsemap(
 
     References: niculae2018sparsemap.
     """
-    if torch.compiler.is_compiling():  # it can trace neither the library nor an oracle
+    if torch.compiler.is_compiling() and refuse_graph(structure, method, start):
         eager: Any = torch.compiler.disable(sparsemap)
         return eager(
             structure,
@@ -102,53 +114,127 @@ def sparsemap(
     _checks.check_size("max_iter", max_iter)
     if method is not None:
         _checks.check_choice("method", method, ops.METHODS)
+    if isinstance(structure, FactorGraph):
+        check_graph_options(method, regularize_extra)
     problem = structure.problem(scores, extra_scores, lengths, mask)
     if regularize_extra:
         problem = problem.split_shared_scores()
-    if isinstance(structure, CodedStructure) and structure.has_projection and not (method or start):
-        return _project(problem, structure)
-    return solve(problem, method or "active_set", Limits(tol, max_iter), regularize_extra, start)
+    return solve(problem, method, Limits(tol, max_iter), regularize_extra, start)
+
+
+def refuse_graph(structure: Any, method: str | None = None, start: Any = None) -> bool:
+    """Whether torch.compile cannot take SparseMAP of the structure; it breaks the graph then."""
+    if not isinstance(structure, CodedStructure):
+        reason = "of this structure calls Python code, which torch.compile cannot trace"
+    elif start is not None:
+        reason = "with `start` is not compiled"
+    elif (method or not structure.has_projection) and _native.LIBRARY is None:
+        reason = "needs the C++ library to be compiled"
+    else:
+        return False
+    torch._dynamo.graph_break(msg=f"SparseMAP {reason}; leave fullgraph=True out.")
+    return True
 
 
 def solve(
-    problem: Problem, method: str, limits: Limits, regularize: bool, start: Posterior | None = None
+    problem: Problem,
+    method: str | None,
+    limits: Limits,
+    regularize: bool = False,
+    start: Posterior | None = None,
 ) -> Posterior:
-    """The posterior of a checked problem, by a solver."""
+    """The posterior of a checked problem: in closed form if there is one, else by a solver."""
+    projected = project(problem) if method is None and start is None else None
+    if projected is not None:
+        return Posterior(problem, projected)
+    if isinstance(problem, GraphProblem):
+        from .relaxation._lp_sparsemap import lp_sparsemap  # which imports this file
+
+        return lp_sparsemap(problem, limits, start)
     scores = problem.scores.flatten(1).to("cpu", torch.float64)
     extra_scores = problem.extra_scores
     if extra_scores is not None:
         extra_scores = extra_scores.flatten(1).to("cpu", torch.float64)
+    if torch.compiler.is_compiling():
+        return _compiled(problem, scores, extra_scores, method or "active_set", limits, regularize)
     if start is not None:
         check_start(start, Posterior, problem)
-    solver = _solver(problem, method, limits, regularize, start)
+    solver = _solver(problem, method or "active_set", limits, regularize, start)
     found = Found()
     argmax = Argmax if is_transformed() else EagerArgmax
     u, weights = argmax.apply(scores, extra_scores, solver, found)  # type: ignore[misc]
     support, outcome = found.support, found.outcome
     _warn_if_missed(outcome, limits)
     extra_parts = None if extra_scores is None else support.extras
-    u = u.reshape(problem.scores.shape)
-    solution = Solution(u, weights, support.codes, extra_parts, support.sizes, outcome)
-    return Posterior(problem, solution)
+    find = partial(_distribution, problem, weights, support, extra_parts)
+    extras = None
+    if support.face is not None and extra_scores is not None:
+        extras = extra_marginals(support.extras, weights.detach(), extra_scores.shape[1])
+        extras = ExtraMarginals.apply(scores, extra_scores, extras, found)
+    return Posterior(problem, Solution(u.reshape(problem.scores.shape), outcome, find, extras))  # type: ignore[arg-type]
+
+
+def _compiled(
+    problem: Problem,
+    scores: Tensor,
+    extra_scores: Tensor | None,
+    method: str,
+    limits: Limits,
+    regularize: bool,
+) -> Posterior:
+    """The posterior in a graph, by an operator for all that has a fixed shape."""
+    break_graph_if_differentiated()
+    structure: Any = problem.structure  # a CodedStructure
+    built = (*sizes(problem.scores), structure.option(problem.extra_scores))
+    lengths = None if problem.lengths is None else problem.lengths.cpu()
+    options = (structure.oracle, built, method, limits.tol, limits.max_iter, regularize)
+    u, v, gap, iterations, converged = CompiledArgmax.apply(scores, extra_scores, lengths, options)  # type: ignore[misc]
+    outcome = Outcome(gap, iterations, converged, missed=0)
+    find = partial(_find_again, problem, method, limits, regularize)
+    extras = None if extra_scores is None else v
+    return Posterior(problem, Solution(u.reshape(problem.scores.shape), outcome, find, extras))
+
+
+def _find_again(problem: Problem, method: str, limits: Limits, regularize: bool) -> Distribution:
+    """The distribution of a solution that was found in a graph."""
+    if torch.compiler.is_compiling():
+        return find_outside(_find_again, problem, method, limits, regularize)
+    return solve(problem, method, limits, regularize)._solution.distribution
+
+
+def _distribution(
+    problem: Problem, weights: Tensor, support: Support, extra_parts: Tensor | None
+) -> Distribution:
+    """Where structures have no codes, their parts take their place, −1 behind the support."""
+    codes, sizes = support.codes, support.sizes
+    if not isinstance(problem.structure, CodedStructure):
+        behind = torch.arange(codes.shape[1]) >= sizes.unsqueeze(-1)
+        codes = support.parts.masked_fill(behind.unsqueeze(-1), -1)
+        codes = codes.reshape(*codes.shape[:2], *problem.scores.shape[1:])
+    return Distribution(weights, codes, extra_parts, sizes)
 
 
 def _solver(
     problem: Problem, method: str, limits: Limits, regularize: bool, start: Posterior | None
 ) -> Solve:
-    """The solver for the structure: that of the library, or the reference with its own oracle."""
+    """The solver for the structure: by an oracle of the library, or by its own."""
     structure = problem.structure
     coded = isinstance(structure, CodedStructure) and structure.oracle in ops.ORACLES
     if coded and _native.LIBRARY is not None:
         return _native_solver(problem, method, limits, regularize, start)
 
-    def solve_reference(scores: Tensor, extra_scores: Tensor | None) -> tuple:
+    def solve_with_oracle(scores: Tensor, extra_scores: Tensor | None) -> tuple:
         extras = scores.new_zeros(len(scores), 0) if extra_scores is None else extra_scores
         extras = extras.expand(len(scores), -1)
         first = None if start is None else _start_columns(start, problem)
-        oracle = _oracle(problem)
-        return reference.solve(oracle, scores, extras, first, method, limits, regularize)
+        rest = (scores, extras, first, method, limits, regularize)
+        if _native.LIBRARY is None or isinstance(structure, CodedStructure):
+            return reference.solve(_oracle(problem), *rest)
+        from ..ops.sparsemap import rounds  # few programs need it
 
-    return solve_reference
+        return rounds.solve(_own_oracle(problem), *rest)
+
+    return solve_with_oracle
 
 
 def _native_solver(
@@ -173,66 +259,71 @@ def _native_solver(
     return solve_native
 
 
+def _part(problem: Problem, scores: Tensor, extra_scores: Tensor, instances: Tensor) -> Problem:
+    """The problem of some of the instances, for other scores, flat and on the CPU."""
+    like, extra, lengths = problem.scores, problem.extra_scores, problem.lengths
+    count, device = len(instances), like.device
+    return replace(
+        problem,
+        scores=scores.reshape(count, *like.shape[1:]).to(device),
+        extra_scores=None
+        if extra is None
+        else extra_scores.reshape(count, *extra.shape[1:]).to(device),
+        lengths=None if lengths is None else lengths[instances.to(device)],
+    )
+
+
+def _flat(values: Tensor) -> Tensor:
+    """Values (b, …) as solvers take them, (b, n) in float64."""
+    return values.flatten(1).to("cpu", torch.float64).contiguous()
+
+
+def _own_oracle(problem: Problem) -> rounds.Oracle:
+    """The structure's `argmax`, on flat scores of some of the instances."""
+
+    def oracle(scores: Tensor, extra_scores: Tensor, instances: Tensor) -> tuple[Tensor, Tensor]:
+        part = _part(problem, scores, extra_scores, instances)
+        indicator, extra = problem.structure.best_indicators(part)
+        return _flat(indicator), scores.new_zeros(len(scores), 0) if extra is None else _flat(extra)
+
+    return oracle
+
+
 def _oracle(problem: Problem) -> reference.Oracle:
-    """The structure's own oracle, on flat scores of some of the instances."""
-    like, extra = problem.scores, problem.extra_scores
-    device = like.device
+    """The same, with the codes of structures if these have any."""
 
     def oracle(scores: Tensor, extra_scores: Tensor, instances: Tensor) -> reference.Columns:
-        part = replace(
-            problem,
-            scores=scores.reshape(len(instances), *like.shape[1:]).to(device),
-            extra_scores=None
-            if extra is None
-            else extra_scores.reshape(len(instances), *extra.shape[1:]).to(device),
-            lengths=None if problem.lengths is None else problem.lengths[instances.to(device)],
-        )
-        best = problem.structure.best_vertices(part)
-        indicator = best.indicator.flatten(1).to("cpu", torch.float64)
+        best = problem.structure.best_vertices(_part(problem, scores, extra_scores, instances))
+        indicator = _flat(best.indicator)
         codes = best.indicator if best.codes is None else best.codes
-        found = best.value.isfinite().cpu()
-        if extra is None:
-            extras = indicator.new_zeros(len(indicator), 0)
-        else:
-            extras = best.extra.flatten(1).to("cpu", torch.float64)
-        return reference.Columns(codes.cpu(), indicator, extras, found)
+        extra = scores.new_zeros(len(scores), 0) if best.extra is None else _flat(best.extra)
+        return reference.Columns(codes.cpu(), indicator, extra, best.value.isfinite().cpu())
 
     return oracle
 
 
 def _start_codes(start: Posterior) -> tuple[Tensor, Tensor]:
     """The structures of an earlier result, as the library takes them."""
-    codes = start._solution.codes.to("cpu", torch.int32).contiguous()
-    return codes, start._solution.weights.detach().cpu().contiguous()
+    weights, codes, _, _ = start._solution.distribution
+    return codes.to("cpu", torch.int32).contiguous(), weights.detach().cpu().contiguous()
 
 
 def _start_columns(start: Posterior, problem: Problem) -> tuple[reference.Columns, Tensor]:
     """The structures of an earlier result, as the reference takes them."""
-    structure, codes = problem.structure, start._solution.codes.cpu()
-    parts, extras = codes, start._solution.extra_parts
+    weights, codes, extras, _ = start._solution.distribution
+    structure, extra_scores = problem.structure, problem.extra_scores
+    parts = codes = codes.cpu()
     if isinstance(structure, CodedStructure):
         parts = structure.indicator(codes.long())
-        if problem.extra_scores is not None:
-            extras = structure.extra_indicator(codes.long(), problem.extra_scores.cpu().double())
+        if extra_scores is not None:
+            extras = structure.extra_indicator(codes.long(), extra_scores.cpu().double())
     parts = parts.flatten(2).double()
-    extras = parts.new_zeros(*parts.shape[:2], 0) if extras is None else extras.flatten(2)
+    if extra_scores is None:
+        extras = parts.new_zeros(*parts.shape[:2], 0)
+    elif extras is None or extras.shape[2:].numel() != extra_scores.shape[1:].numel():
+        raise ValueError("`start` must be a result with extra scores of the same shape.")
     found = torch.ones(len(parts), dtype=torch.bool)
-    return reference.Columns(codes, parts, extras, found), start._solution.weights.detach().cpu()
-
-
-def _project(problem: Problem, structure: CodedStructure) -> Posterior:
-    """The posterior of a structure with a closed form."""
-    u = structure.project(problem.scores.double(), problem.lengths)
-    sets, weights = decompose(u)
-    codes, solvable = structure.codes_of(sets), ~u.isnan().any(-1)
-    if codes.shape[1]:  # zero marginals of an instance without structures make no valid set
-        possible = solvable & structure.is_valid(codes[:, 0], None)
-        weights = torch.where(possible.unsqueeze(-1), weights, 0.0)
-    in_support = weights > 0
-    codes = torch.where(in_support.unsqueeze(-1), codes, -1)
-    gap = torch.where(solvable, 0.0, torch.nan).double()
-    outcome = Outcome(gap, torch.zeros_like(solvable, dtype=torch.int64), solvable, missed=0)
-    return Posterior(problem, Solution(u, weights, codes, None, in_support.sum(-1), outcome))
+    return reference.Columns(codes, parts, extras.flatten(2), found), weights.detach().cpu()
 
 
 def _warn_if_missed(outcome: Outcome, limits: Limits) -> None:

@@ -51,6 +51,7 @@ def row_mask(scores: Tensor, lengths: Tensor | None) -> Tensor:
 
 def mask_rows(scores: Tensor, lengths: Tensor | None) -> Tensor:
     """Rows (B, d) with −inf behind the end of each; all NaN if an entry is NaN or +inf."""
-    kept = row_mask(scores, lengths)
-    unsolvable = (kept & ~(scores < torch.inf)).any(1, keepdim=True)
-    return torch.where(unsolvable, torch.nan, torch.where(kept, scores, -torch.inf))
+    if lengths is not None:
+        scores = torch.where(row_mask(scores, lengths), scores, -torch.inf)
+    solvable = (scores < torch.inf).all(1, keepdim=True)
+    return torch.where(solvable, scores, torch.nan)

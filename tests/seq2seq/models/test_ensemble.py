@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fenchel.seq2seq import Characters, ModelConfig, Seq2Seq, search
-from fenchel.seq2seq.models._ensemble import Ensemble
+from fenchel.seq2seq.models._ensemble import Ensemble, cut_out, join, select
 
 CONFIG = ModelConfig(embedding=4, hidden=4, layers=1)
 
@@ -38,6 +38,26 @@ def test_vocabularies_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None
         search(models, source, lengths, max_length=3)
     assert len(read) == 4
     assert len({id(vocabulary) for vocabulary in read}) == 4
+
+
+def test_states_are_cut_and_joined() -> None:
+    config = ModelConfig(architecture="transformer", hidden=4, heads=2, feedforward=4, layers=1)
+    transformer = Seq2Seq(config, Characters("abc"), Characters("xyz")).eval()
+    ensemble, source = Ensemble([transformer]), torch.tensor([[4, 5], [5, 6], [6, 4]])
+    with torch.no_grad():
+        states = ensemble.start(source, torch.tensor([2, 2, 1]))
+        tokens = torch.tensor([1, 4, 5])
+        whole, _, after = ensemble.step(states, tokens)
+        cuts = (slice(2), slice(2, 3))
+        parts = [ensemble.step(cut_out(states, rows), tokens[rows]) for rows in cuts]
+        joined = join([part[2] for part in parts])
+        torch.testing.assert_close(torch.cat([part[0] for part in parts]), whole)
+        following, _, _ = ensemble.step(joined, tokens)
+        torch.testing.assert_close(following, ensemble.step(after, tokens)[0])
+        rows = torch.tensor([2, 0, 2])
+        moved, _, _ = ensemble.step(select(joined, rows), tokens[rows])
+        torch.testing.assert_close(moved, following[rows])
+        assert select(joined, torch.arange(3)) is joined
 
 
 def test_models_without_vocabularies_may_join() -> None:

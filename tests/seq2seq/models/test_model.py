@@ -168,6 +168,21 @@ def test_a_state_can_be_reordered_and_repeated(shape: str) -> None:
 
 
 @pytest.mark.parametrize("shape", ["lstm", "no feeding", "transformer"])
+def test_a_step_does_not_change_its_state(shape: str) -> None:
+    model = build(shape).eval()
+    with torch.no_grad():
+        state = model.start(PAIRS.source, PAIRS.source_lengths)
+        for place in range(2):
+            others = model.step(state, PAIRS.target[:, 2])
+            expected, _, following = model.step(state, PAIRS.target[:, place])
+            scores, _, _ = model.step(state, PAIRS.target[:, place])
+            assert torch.equal(scores, expected)
+            again = model.step(state, PAIRS.target[:, 2])
+            assert torch.equal(again[0], others[0])
+            state = following
+
+
+@pytest.mark.parametrize("shape", ["lstm", "no feeding", "transformer"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_mapping_is_an_attention(shape: str, name: str) -> None:
     options = {"mapping": name, "k": 1.0} if name == "ksubset" else name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,7 +36,9 @@ def learn_alpha(model_class: type[Model], alpha: float = 1.5) -> type[Model]:
         implementation that `register` made from an `Entmax`, and ignore it with others, such as
         `"sdpa"`.
     Raises:
-        ValueError: if `alpha` is not between 1 and 2, or, for a model, if it has no attention.
+        TypeError: if `model_class` is not a class of models.
+        ValueError: if `alpha` is not between 1 and 2, or, for a model, if it has no attention that
+            uses `AttentionInterface`.
 
     >>> from transformers import LlamaConfig, LlamaForCausalLM
     >>> config = LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1,
@@ -48,21 +52,46 @@ def learn_alpha(model_class: type[Model], alpha: float = 1.5) -> type[Model]:
     _checks.check_number("alpha", alpha, minimum=1, maximum=2)
     if alpha in (1, 2):
         raise ValueError(f"`alpha` must be between 1 and 2 to be learnt, got {alpha}.")
-    start = math.log(alpha - 1) - math.log(2 - alpha)
-    base: Any = model_class
+    _check_class(model_class)
+    return _learning(model_class, float(alpha))
 
-    class LearnedAlpha(base):
-        _keep_in_fp32_modules_strict = (*(base._keep_in_fp32_modules_strict or ()), "alpha_logit")
+
+def _check_class(model_class: Any) -> None:
+    from transformers import PreTrainedModel
+
+    if isinstance(model_class, PreTrainedModel):
+        name = type(model_class).__name__
+        raise TypeError(f"`model_class` must be a class, got a model; give {name} itself.")
+    if not isinstance(model_class, type) or not issubclass(model_class, PreTrainedModel):
+        got = getattr(model_class, "__name__", type(model_class).__name__)
+        raise TypeError(
+            "`model_class` must be a class of models of transformers, such as LlamaForCausalLM, "
+            f"got {got}."
+        )
+
+
+@functools.cache
+def _learning(model_class: Any, alpha: float) -> Any:
+    """The class that `learn_alpha` returns: always the same one, so that its models are copied."""
+    start = math.log(alpha - 1) - math.log(2 - alpha)
+
+    class LearnedAlpha(model_class):
+        _keep_in_fp32_modules_strict = (
+            *(model_class._keep_in_fp32_modules_strict or ()),
+            "alpha_logit",
+        )
         _keys_to_ignore_on_load_missing = (
-            *(base._keys_to_ignore_on_load_missing or ()),
+            *(model_class._keys_to_ignore_on_load_missing or ()),
             r"alpha_logit$",
         )
 
         def __init__(self, *inputs: Any, **options: Any) -> None:
             super().__init__(*inputs, **options)
             for module in _attention_modules(self):
-                logits = torch.full((module.config.num_attention_heads,), start)
-                module.alpha_logit = nn.Parameter(logits.float())
+                module.alpha_logit = nn.Parameter(torch.full((_num_heads(module),), start).float())
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return _blank, (model_class, alpha), self.__dict__
 
         def initialize_weights(self) -> None:
             from transformers import initialization
@@ -79,15 +108,47 @@ def learn_alpha(model_class: type[Model], alpha: float = 1.5) -> type[Model]:
     return LearnedAlpha
 
 
+def _blank(model_class: Any, alpha: float) -> Any:
+    """A model without its state, which pickle and copy add."""
+    learning = _learning(model_class, alpha)
+    return learning.__new__(learning)
+
+
 def _attention_modules(model: nn.Module) -> list[Any]:
-    """The modules that call an attention implementation: they say whether they are causal."""
-    found = [module for module in model.modules() if "is_causal" in vars(module)]
+    """The modules that call an attention implementation by its name."""
+    found = [module for module in model.modules() if _calls_by_name(type(module))]
     if not found:
-        raise ValueError(f"{type(model).__name__} has no attention to learn an `alpha` for.")
+        raise ValueError(
+            f"{type(model).__name__} has no attention to learn an `alpha` for: none of its modules "
+            "uses transformers' `AttentionInterface`."
+        )
     return found
 
 
-def with_learned_alpha(module: nn.Module, mapping: AbstractMapping) -> Entmax | None:
+@functools.cache
+def _calls_by_name(kind: type) -> bool:
+    """Whether modules of this class look for an attention implementation."""
+    from transformers import PreTrainedModel
+
+    if issubclass(kind, PreTrainedModel):  # it only lists their names
+        return False
+    methods = (inspect.unwrap(method) for _, method in inspect.getmembers(kind, inspect.isfunction))
+    return any("ALL_ATTENTION_FUNCTIONS" in method.__code__.co_names for method in methods)
+
+
+def _num_heads(module: Any) -> int:
+    """Of queries: a layer's own number, or else that of its model."""
+    for owner in (module, getattr(module, "config", None)):
+        for name in ("num_attention_heads", "num_heads", "n_heads", "num_head", "n_head"):
+            number = getattr(owner, name, None)
+            if isinstance(number, int):
+                return number
+    raise ValueError(f"{type(module).__name__} does not say how many heads it has.")
+
+
+def with_learned_alpha(
+    module: nn.Module, mapping: AbstractMapping, num_heads: int
+) -> Entmax | None:
     """The mapping with the α that the module learns; None if it learns none."""
     logit: Tensor | None = getattr(module, "alpha_logit", None)
     if logit is None:
@@ -96,5 +157,10 @@ def with_learned_alpha(module: nn.Module, mapping: AbstractMapping) -> Entmax | 
         raise ValueError(
             f"`learn_alpha` is for entmax, and this model's attention is {mapping.name}; choose "
             '`attn_implementation="fenchel_entmax"`.'
+        )
+    if len(logit) != num_heads:
+        raise ValueError(
+            f"{type(module).__name__} has {num_heads} heads, but `alpha_logit` is for "
+            f"{len(logit)}; replace it by a parameter of shape ({num_heads},)."
         )
     return learned(mapping, logit.float()[:, None, None])

@@ -62,21 +62,22 @@ def attention_with(mapping: AbstractMapping) -> Callable[..., tuple[Tensor, Tens
         if cache is not None:
             key, value = cache.update(key, value, module.layer_idx, options)
             mask = None
-        is_whole = mask is not None and (mask.shape[2] > 1 or query.shape[2] == 1)
+        has_order = _has_order(module, is_causal, mask, query.shape[2])
         if mask is not None and mask.dtype == torch.int32:
-            numbers, is_whole = mask.flatten(), False
-            if mask.shape[2] == 1:
-                pattern["key_lengths"], causal = numbers, "upper_left"
+            if mask.shape[2] in (1, query.shape[2]):
+                pattern["key_lengths"], causal = mask[:, 0, 0, 0], "upper_left"
             elif options.get("cu_seq_lens_q") is None:
-                pattern["cu_seqlens_q"] = numbers
+                pattern["cu_seqlens_q"] = mask.flatten()
                 query, key, value = (_in_one_row(x) for x in (query, key, value))
             mask = None
         if options.get("cu_seq_lens_q") is not None:
             pattern["cu_seqlens_q"] = options["cu_seq_lens_q"]
             pattern["cu_seqlens_k"] = options["cu_seq_lens_k"]
         if mask is not None:
+            mask = _in_one_piece(mask)
+        if mask is not None:
             key, value = key[:, :, : mask.shape[-1]], value[:, :, : mask.shape[-1]]
-        if not is_whole and _is_causal(module, is_causal):
+        if has_order:
             pattern.update(causal=causal, window=_window(module, sliding_window))
         if output_attentions is None:
             output_attentions = getattr(_config(module), "output_attentions", False)
@@ -84,7 +85,7 @@ def attention_with(mapping: AbstractMapping) -> Callable[..., tuple[Tensor, Tens
             query,
             key,
             value,
-            with_learned_alpha(module, mapping) or fixed,
+            with_learned_alpha(module, mapping, query.shape[1]) or fixed,
             _with_bias(mask, position_bias, key.shape[2]),
             scaling,
             softcap=softcap or 0.0,
@@ -106,10 +107,33 @@ def _config(module: nn.Module) -> Any:
     return getattr(module, "config", None)
 
 
-def _is_causal(module: nn.Module, is_causal: bool | None) -> bool:
+def _has_order(
+    module: nn.Module, is_causal: bool | None, mask: Tensor | None, num_queries: int
+) -> bool:
+    """Whether queries see no later keys, and the mask does not say so itself.
+
+    As in transformers' own implementations, a module that does not say what it is has order, unless
+    it brings a mask of its own.
+    """
+    if mask is not None and mask.shape[2] == num_queries:
+        return False
     if is_causal is not None:
         return is_causal
-    return getattr(module, "is_causal", True) and getattr(_config(module), "is_causal", True)
+    if not getattr(_config(module), "is_causal", True):
+        return False
+    if hasattr(module, "is_causal"):
+        return bool(module.is_causal)
+    brings_its_own = mask is not None and mask.is_floating_point()
+    across = getattr(_config(module), "cross_attention_layers", None) or ()
+    return not brings_its_own and getattr(module, "layer_idx", None) not in across
+
+
+def _in_one_piece(mask: Tensor) -> Tensor | None:
+    """The mask (B, 1, T, S) as one row if memory has but one, and as None if it is one boolean."""
+    if mask.shape[2] > 1 and mask.stride(2) != 0:
+        return mask
+    is_one = len(mask) == 1 and mask.shape[3] > 1 and mask.stride(3) == 0
+    return None if is_one and mask.dtype == torch.bool else mask[:, :, :1]
 
 
 def _window(module: nn.Module, sliding_window: int | None) -> int | None:

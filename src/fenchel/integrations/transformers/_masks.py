@@ -1,15 +1,21 @@
 """The mask that a model prepares once for its layers, in as few numbers as it can be said.
 
-Order and windows are known to every layer, so a mask need not repeat them. What `light_mask`
-returns has four dimensions, because models pass such a mask on as it is:
+Layers know their order and window, so a mask need not repeat them. What `light_mask` returns has
+four dimensions, because models pass such a mask on as it is. With order and window:
 
-    None                            nothing is hidden but by order and window
+    None                            nothing else is hidden
     integers (B, 1, 1, 1)           how many keys each sequence has, the first at the first query
     integers (1, 1, n + 1, 1)       where n sequences start, and where the last one ends, for the
                                     rows of the batch one behind the other
     booleans (B or 1, 1, 1, width)  which of the first `width` keys are there; the last of them
                                     stands at the last query
-    booleans (B, 1, T, S)           all that each query sees, where nothing shorter says it
+
+A mask with a row for each query has its own order, or none, whatever its layer knows:
+
+    integers (B, 1, T, S)           how many keys each sequence has: one number for each in memory
+    booleans (B, 1, T, S)           all that each query sees: one row for each sequence in memory
+                                    if all its queries see the same, and one number for all if
+                                    nothing is hidden
 """
 
 from __future__ import annotations
@@ -84,7 +90,10 @@ def light_mask(
         return written_out()
     padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
     if mask_function is bidirectional_mask_function and allow_is_bidirectional_skip:
-        return None if padding is None else _keys(padding[:, kv_offset : kv_offset + kv_length])
+        found = None if padding is None else _keys(padding[:, kv_offset : kv_offset + kv_length])
+        if found is None:
+            found = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
+        return found.expand(-1, -1, q_length, kv_length)
     if allow_is_bidirectional_skip is not None or not _is_causal(mask_function):
         return written_out()
     if q_length == 1:

@@ -32,7 +32,8 @@ def register(name: str | None = None, mapping: AbstractMapping | str | None = No
             broadcasts against (batch, heads, queries, 1).
     Raises:
         TypeError: if only one of them is given.
-        ValueError: for a name that transformers takes to be that of another implementation.
+        ValueError: for an empty name, or one that transformers takes to be that of another
+            implementation.
         ImportError: if transformers is not installed.
 
     >>> register()
@@ -59,11 +60,14 @@ def register(name: str | None = None, mapping: AbstractMapping | str | None = No
             AttentionMaskInterface.register(full, light_mask)
         _names.add(each)
     _allow_in_continuous_batching()
+    _refuse_in_other_models()
 
 
 def _check_name(name: Any) -> None:
     if not isinstance(name, str):
         raise TypeError(f"`name` must be a str, got {type(name).__name__}.")
+    if not name:
+        raise ValueError("`name` must not be empty.")
     for part in _MEANT_FOR_OTHERS:
         if part in name:
             raise ValueError(f"`name` must not contain {part!r}, got {name!r}.")
@@ -86,3 +90,31 @@ def _allow_in_continuous_batching() -> None:
             switch(self, model, *options, **named)
 
     ContinuousBatchingManager.switch_to_cb_friendly_attn = switch_unless_registered
+
+
+@functools.cache
+def _refuse_in_other_models() -> None:
+    """Lets a model refuse our names if its attention is its own.
+
+    Such a model would run softmax, and misread our masks.
+    """
+    from transformers import PreTrainedModel
+
+    find = PreTrainedModel.get_correct_attn_implementation
+
+    @functools.wraps(find)
+    def find_or_refuse(
+        self: Any, requested_attention: str | None, is_init_check: bool = False
+    ) -> str:
+        kind, name = type(self), requested_attention
+        is_ours = name is not None and name.removeprefix("paged|") in _names
+        is_theirs = kind.__module__.startswith("transformers.")
+        if is_ours and is_theirs and not kind._can_set_attn_implementation():
+            raise ValueError(
+                f"{kind.__name__} does not use transformers' `AttentionInterface`, so it cannot "
+                f'take `attn_implementation="{name}"`. If it is part of a larger model, name '
+                f'the parts that can, such as `{{"text_config": "{name}"}}`.'
+            )
+        return find(self, requested_attention, is_init_check)
+
+    PreTrainedModel.get_correct_attn_implementation = find_or_refuse

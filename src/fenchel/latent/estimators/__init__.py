@@ -1,10 +1,11 @@
 """Ways to compute or estimate an expectation over a latent variable and its gradients."""
 
 from ._base import AbstractEstimator
-from ._baselines import AbstractBaseline, Learned, MovingAverage, SelfCritic
+from ._baselines import AbstractBaseline, Learned, LeaveOneOut, MovingAverage, SelfCritic
 from ._exact import Exact, TopK
 from ._gumbel import GumbelSoftmax, StraightThrough
 from ._score_function import ScoreFunction
+from ._spigot import Spigot
 from ._sum_and_sample import SumAndSample
 
 __all__ = [
@@ -13,9 +14,11 @@ __all__ = [
     "Exact",
     "GumbelSoftmax",
     "Learned",
+    "LeaveOneOut",
     "MovingAverage",
     "ScoreFunction",
     "SelfCritic",
+    "Spigot",
     "StraightThrough",
     "SumAndSample",
     "TopK",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +13,14 @@ from ... import _checks
 from ...mappings import AbstractMapping, get
 from ...mappings._softmax import Softmax
 from ...nn import Mapping
+from ...structures._base import AbstractStructure
 from ...structures._bits import Bits
 from ...structures._choice import Choice
-from .._checks import check_distribution
+from ...structures._factor_graph import FactorGraph
+from ...structures._perturbed import Perturbed
+from ...structures._problem import ExtraScores, Problem
+from ...structures._vector import mask_rows
+from .._checks import check_distribution, check_no_structure, check_not_graph
 from .._distributions import (
     AbstractDistribution,
     AbstractSampled,
@@ -23,6 +29,11 @@ from .._distributions import (
     Table,
 )
 from .._expectation import Expectation, Loss, LossFn
+from .._gibbs import SAMPLED, Gibbs
+from .._perturb_and_map import PerturbAndMap
+
+Over = AbstractMapping | AbstractStructure | Perturbed | str
+"""What turns scores into a distribution."""
 
 
 class AbstractEstimator(nn.Module, abc.ABC):
@@ -33,7 +44,13 @@ class AbstractEstimator(nn.Module, abc.ABC):
     """
 
     @abc.abstractmethod
-    def distribution(self, scores: Tensor) -> Table | AbstractSampled:
+    def distribution(
+        self,
+        scores: Tensor,
+        extra_scores: ExtraScores | None = None,
+        lengths: Any = None,
+        mask: Tensor | None = None,
+    ) -> Table | AbstractSampled:
         """The distribution of each item's outcomes."""
 
     @abc.abstractmethod
@@ -46,9 +63,14 @@ class AbstractEstimator(nn.Module, abc.ABC):
         loss_fn: LossFn,
         context: Tensor | None = None,
         chunk: int | None = None,
+        *,
+        extra_scores: ExtraScores | None = None,
+        lengths: Any = None,
+        mask: Tensor | None = None,
     ) -> Expectation:
         """As `latent.marginalize`, which calls it."""
-        return self.estimate(self.distribution(scores), Loss(loss_fn, chunk, context))
+        distribution = self.distribution(scores, extra_scores, lengths, mask)
+        return self.estimate(distribution, Loss(loss_fn, chunk, context))
 
 
 class AbstractOver(AbstractEstimator):
@@ -85,24 +107,47 @@ class AbstractSampler(AbstractOver):
     a baseline.
 
     Args:
-        over: what turns scores into a distribution: a mapping onto the simplex or its name, or
-            `Bits(d)` for independent bits with probabilities 1/(1 + exp(−θ)).
+        over: what turns scores into a distribution: a mapping onto the simplex or its name; a
+            structure, for p(z) ∝ exp⟨θ, z⟩; or a `Perturbed`, for perturb-and-MAP. A structure of
+            which there are no exact samples, such as `Matching` or `Custom`, is `Perturbed`, too.
         samples: how many for each item; their mean is taken.
     """
 
-    def __init__(self, over: AbstractMapping | Bits | str | None = None, samples: int = 1) -> None:
+    exact: ClassVar[tuple[type, ...]] = (Choice, Bits, *SAMPLED)
+    """The structures whose own distribution is sampled."""
+    noise: ClassVar[str] = "gaussian"
+    """That of the others."""
+
+    def __init__(self, over: Over | None = None, samples: int = 1) -> None:
         over = Softmax() if over is None else self.resolve(over)
-        check_distribution(over, Bits, "`fenchel.Bits(8)`")
+        check_distribution(over, (AbstractStructure, Perturbed))
+        check_not_graph(over.structure if isinstance(over, Perturbed) else over, FactorGraph)
+        if isinstance(over, AbstractStructure) and not isinstance(over, self.exact):
+            over = Perturbed(over, noise=self.noise)
         _checks.check_size("samples", samples)
         super().__init__(over)
         self.samples = samples
 
-    def distribution(self, scores: Tensor) -> AbstractSampled:
-        if isinstance(self.over, Bits):
-            return Bernoulli(self.over.problem(scores))
+    def distribution(
+        self,
+        scores: Tensor,
+        extra_scores: ExtraScores | None = None,
+        lengths: Any = None,
+        mask: Tensor | None = None,
+    ) -> AbstractSampled:
+        over, given = self.over, (scores, extra_scores, lengths, mask)
+        if isinstance(over, Perturbed):
+            return PerturbAndMap(over, over.structure.problem(*given))
+        if isinstance(over, SAMPLED):
+            return Gibbs(over, *given)
+        if isinstance(over, Bits):
+            return Bernoulli(exclude_padding(over.problem(*given)))
+        if isinstance(over, Choice):
+            return softmax_of_choice(over.problem(*given))
+        check_no_structure(*given[1:], over)
         _checks.check_float_tensor("scores", scores)
         _checks.check_dim("scores", scores.shape, -1)
-        return Categorical(Choice(scores.shape[-1]).problem(scores), self.over, scores)
+        return Categorical(Choice(scores.shape[-1]).problem(scores), over, scores)
 
     def estimate(self, distribution: AbstractSampled, loss: Loss) -> Expectation:
         if self.training:
@@ -115,11 +160,25 @@ class AbstractSampler(AbstractOver):
         return distribution.mode()
 
     @abc.abstractmethod
-    def estimate_by_samples(self, distribution: AbstractSampled, loss: Loss) -> Expectation:
+    def estimate_by_samples(self, distribution: Any, loss: Loss) -> Expectation:
         """The estimate in training mode."""
 
     def extra_repr(self) -> str:
         return f"over={self.over}, samples={self.samples}"
+
+
+def exclude_padding(problem: Problem) -> Problem:
+    """The problem with the score −inf behind the end of each instance."""
+    if problem.lengths is None:
+        return problem
+    inside = problem.structure.length_mask(problem.lengths)
+    return replace(problem, scores=torch.where(inside, problem.scores, -torch.inf))
+
+
+def softmax_of_choice(problem: Problem) -> Categorical:
+    """The probabilities of a `Choice`; NaN for an item with NaN or +inf."""
+    scores = mask_rows(problem.scores, problem.lengths)
+    return Categorical(exclude_padding(problem), Softmax(), scores)
 
 
 def repeat_items(distribution: AbstractDistribution, samples: int = 1) -> Tensor:

@@ -19,10 +19,17 @@ class AbstractBaseline(nn.Module, abc.ABC):
 
     extra_calls: int = 0
     """How often it calls the loss function for each item."""
+    min_samples: int = 1
+    """How many samples of each item it needs."""
 
     @abc.abstractmethod
     def forward(self, distribution: AbstractSampled, loss: Loss, context: Tensor) -> Tensor:
         """The baseline of each item, (B), or of all, a scalar; `context` is (B, F)."""
+
+    def of_samples(self, baseline: Tensor, losses: Tensor) -> Tensor:
+        """That of each sample, (samples, B), which may depend on the detached losses of the other
+        samples."""
+        return baseline.expand_as(losses)
 
     def learn(self, baseline: Tensor, losses: Tensor) -> Tensor | None:
         """Learns from the detached losses (samples, B); returns what to minimize, (B), or None."""
@@ -30,7 +37,7 @@ class AbstractBaseline(nn.Module, abc.ABC):
 
 
 class MovingAverage(AbstractBaseline):
-    """The exponential moving average of earlier losses.
+    """The exponential moving average of earlier losses that are finite.
 
     Args:
         decay: in [0, 1), the factor by which the weight of a batch shrinks with every later one.
@@ -50,10 +57,11 @@ class MovingAverage(AbstractBaseline):
         return self.average.clone()
 
     def learn(self, baseline: Tensor, losses: Tensor) -> Tensor | None:
-        if losses.numel():
-            self.weight.mul_(self.decay).add_(1 - self.decay)
-            share = (1 - self.decay) / self.weight
-            self.average.lerp_(losses.mean().to(self.average), share)
+        known = losses.isfinite()
+        share = (1 - self.decay) * known.any().to(self.weight)  # zero if there is none
+        mean = torch.where(known, losses, 0.0).sum() / known.sum().clamp(min=1)
+        self.weight.mul_(1 - share).add_(share)
+        self.average.lerp_(mean.to(self.average), share / self.weight.clamp(min=1 - self.decay))
 
     def extra_repr(self) -> str:
         return f"decay={self.decay}"
@@ -70,6 +78,21 @@ class SelfCritic(AbstractBaseline):
     def forward(self, distribution: AbstractSampled, loss: Loss, context: Tensor) -> Tensor:
         with torch.no_grad():
             return loss(repeat_items(distribution), distribution.mode())
+
+
+class LeaveOneOut(AbstractBaseline):
+    """For each sample the mean loss of the other samples of its item, which it needs two of.
+
+    References: kool2019buy.
+    """
+
+    min_samples = 2
+
+    def forward(self, distribution: AbstractSampled, loss: Loss, context: Tensor) -> Tensor:
+        return context.new_zeros(())
+
+    def of_samples(self, baseline: Tensor, losses: Tensor) -> Tensor:
+        return (losses.sum(0) - losses) / (len(losses) - 1)
 
 
 class Learned(AbstractBaseline):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from ... import _checks
@@ -10,8 +12,11 @@ from ...mappings._sparsemax import Sparsemax
 from ...mappings._tsallis import AbstractTsallis
 from ...structures._base import AbstractStructure
 from ...structures._bits import Bits
+from ...structures._factor_graph import FactorGraph
+from ...structures._problem import ExtraScores
+from ...structures._sparsemap import sparsemap
 from .. import _supports
-from .._checks import check_distribution, check_top_k
+from .._checks import check_distribution, check_no_structure, check_not_graph, check_top_k
 from .._distributions import Table
 from .._expectation import Expectation, Loss
 from ._base import AbstractOver
@@ -26,7 +31,7 @@ def sum_over_support(table: Table, loss: Loss) -> Expectation:
     in_support = table.weights != 0
     values = loss(item, table.outcome(item, slot)) if len(item) else table.weights.new_zeros(0)
     losses = values.new_zeros(in_support.shape).index_put((item, slot), values)
-    weights = table.weights.to(losses.dtype)
+    weights = table.weights.nan_to_num().to(losses.dtype)  # the value of such an item is NaN
     return Expectation(table, (weights * losses).sum(-1), in_support.sum(-1), table.exact)
 
 
@@ -56,12 +61,21 @@ class Exact(AbstractExact):
 
     def __init__(self, over: AbstractMapping | AbstractStructure | str | None = None) -> None:
         over = Sparsemax() if over is None else self.resolve(over)
-        check_distribution(over, AbstractStructure, "a structure, such as `fenchel.Bits(8)`")
+        check_distribution(over, AbstractStructure)
+        check_not_graph(over, FactorGraph)
         super().__init__(over)
 
-    def distribution(self, scores: Tensor) -> Table:
+    def distribution(
+        self,
+        scores: Tensor,
+        extra_scores: ExtraScores | None = None,
+        lengths: Any = None,
+        mask: Tensor | None = None,
+    ) -> Table:
         if isinstance(self.over, AbstractStructure):
-            return _supports.from_structure(self.over, scores)
+            posterior = sparsemap(self.over, scores, extra_scores, lengths=lengths, mask=mask)
+            return _supports.from_posterior(posterior)
+        check_no_structure(extra_scores, lengths, mask, self.over)
         _checks.check_float_tensor("scores", scores)
         _checks.check_dim("scores", scores.shape, -1)
         return _supports.from_mapping(self.over, scores)
@@ -106,7 +120,14 @@ class TopK(AbstractExact):
         self.k = k
         self.max_k = max_k
 
-    def distribution(self, scores: Tensor) -> Table:
+    def distribution(
+        self,
+        scores: Tensor,
+        extra_scores: ExtraScores | None = None,
+        lengths: Any = None,
+        mask: Tensor | None = None,
+    ) -> Table:
+        check_no_structure(extra_scores, lengths, mask, self)
         if isinstance(self.over, Bits):
             max_k = max(self.k, MAX_CONFIGURATIONS) if self.max_k is None else self.max_k
             return _supports.from_top_k_bits(self.over, scores, self.k, max_k)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from ... import _checks
-from ...mappings import AbstractMapping
 from ...structures._bits import Bits
-from .._distributions import AbstractSampled
+from ...structures._choice import Choice
+from .._distributions import AbstractSampled, HasRelaxation
 from .._expectation import Expectation, Loss
-from ._base import AbstractSampler, estimated, mean_over_samples, repeat_items
+from ._base import AbstractSampler, Over, estimated, mean_over_samples, repeat_items
 
 
 class GumbelSoftmax(AbstractSampler):
@@ -20,8 +20,12 @@ class GumbelSoftmax(AbstractSampler):
     cube, sigmoid((θ + logistic noise) / temperature). In evaluation mode they are the vertex of the
     most probable outcome.
 
+    For any other structure they are points (N, *shape) of its polytope: the marginals of
+    (θ + Gumbel noise) / temperature, or SparseMAP of these scores where marginals are intractable.
+    This relaxes perturb-and-MAP, whose noise is that of `Perturbed(structure, noise="gumbel")`.
+
     Args:
-        over: a mapping onto the simplex, `Softmax()` by default, or `Bits(d)`.
+        over: a mapping onto the simplex, `Softmax()` by default, a structure, or a `Perturbed`.
         temperature: > 0; the lower, the closer to vertices. It may be set between steps.
         samples: how many for each item.
 
@@ -32,14 +36,17 @@ class GumbelSoftmax(AbstractSampler):
     >>> marginalize(scores, lambda item, z: embed(z, values)[:, 0], estimator).value
     tensor([2.])
 
-    References: jang2017categorical, maddison2017concrete.
+    References: jang2017categorical, maddison2017concrete, corro2019differentiable,
+    paulus2020gradient.
     """
 
+    exact = (Choice, Bits)
+    noise = "gumbel"
     hard = False
 
     def __init__(
         self,
-        over: AbstractMapping | Bits | str | None = None,
+        over: Over | None = None,
         temperature: float = 1.0,
         samples: int = 1,
     ) -> None:
@@ -47,10 +54,11 @@ class GumbelSoftmax(AbstractSampler):
         _checks.check_number("temperature", temperature, above=0)
         self.temperature = temperature
 
-    def estimate_by_samples(self, distribution: AbstractSampled, loss: Loss) -> Expectation:
+    def estimate_by_samples(self, distribution: HasRelaxation, loss: Loss) -> Expectation:
         _checks.check_number("temperature", self.temperature, above=0)
         item = repeat_items(distribution, self.samples)
-        losses = loss(item, distribution.relaxed_sample(item, self.temperature, self.hard))
+        z = distribution.relaxed_sample(self.samples, self.temperature, self.hard)
+        losses = loss(item, z)
         return estimated(distribution, mean_over_samples(losses, self.samples), self.samples)
 
     def most_probable(self, distribution: AbstractSampled) -> Tensor:
@@ -62,6 +70,9 @@ class GumbelSoftmax(AbstractSampler):
 
 class StraightThrough(GumbelSoftmax):
     """`GumbelSoftmax` rounded to vertices, with the gradient of the relaxed samples.
+
+    The vertex of a structure is the best one for the perturbed scores. `Spigot` is another gradient
+    through the best one.
 
     Args:
         over, temperature, samples: as for `GumbelSoftmax`.

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+from torch.autograd.graph import Node
 
 from .. import _native
 
@@ -61,6 +63,13 @@ def _load(file: Path) -> tuple[Any, str]:
 
 
 _COMPILED, STATUS = _load(FILE)
+
+
+def register_node(result: Tensor) -> None:
+    """Makes what PyTorch calls the binding's part of a graph an instance of its class of nodes."""
+    node = result.grad_fn
+    if node is not None and not isinstance(node, Node):
+        Node.register(type(node))
 
 
 def bind_solver(

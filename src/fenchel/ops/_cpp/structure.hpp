@@ -15,6 +15,10 @@
 //   int part(position, choice)            the score's index of that choice, −1 if it has none
 //   void for_each_extra(code, f)          f(index) for each extra score of the structure
 //   void gather(full, compact), scatter   between a tensor of the full sizes and scores of these
+//   bool decompose(scores, extra_scores, tol, decomposition)
+//                                         optional: SparseMAP at once, to a gap of about tol; false for
+//                                         sizes that it does not know. Beside it, int64_t patience(): how
+//                                         many rounds of the active set to try first
 #pragma once
 
 #include <cstring>

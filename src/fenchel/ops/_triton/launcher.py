@@ -1,13 +1,18 @@
 """Launches kernels: what Triton finds out about the arguments of a launch is kept."""
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
 _MAX_KINDS = 4096
 """How many kinds of arguments are kept."""
+_HALF = 2**31
+_MAX_THREADS = 8
+"""How many kernels are compiled at the same time."""
 
 
 class Launcher:
@@ -28,25 +33,76 @@ class Launcher:
     ) -> None:
         """Launches on the device of the first argument, which must be the current one."""
         arguments = first, *others
-        device = first.get_device()
-        key = (device, *map(_kind, arguments))
+        key = _key(arguments)
         known = self._compiled.get(key)
-        if known is not None:
-            run, function, metadata = known
-            stream = torch._C._cuda_getCurrentRawStream(device)
-            x, y, z = (*grid, 1, 1)[:3]
-            run(x, y, z, stream, function, metadata, None, None, None, *arguments, *self._values)
-            return
+        if known is None:
+            self._first(key, grid, arguments)
+        else:
+            self._launch(known, grid, arguments)
+
+    def _first(self, key: tuple, grid: tuple[int, ...], arguments: tuple) -> None:
         compiled = self._kernel[grid](*arguments, **self._constants)
         if len(self._compiled) < _MAX_KINDS and compiled is not None:  # as it is in the interpreter
             self._compiled[key] = compiled.run, compiled.function, compiled.packed_metadata
 
+    def _launch(self, known: tuple, grid: tuple[int, ...], arguments: tuple) -> None:
+        run, function, metadata = known
+        stream = torch._C._cuda_getCurrentRawStream(arguments[0].get_device())
+        x, y, z = (*grid, 1, 1)[:3]
+        run(x, y, z, stream, function, metadata, None, None, None, *arguments, *self._values)
 
-def _kind(argument: Tensor | float | None) -> Any:
-    """What a kernel is compiled for: the type of a tensor and whether it is aligned, or a size."""
-    if isinstance(argument, Tensor):
-        return argument.dtype, argument.data_ptr() % 16 == 0
-    return argument if isinstance(argument, int) else None
+    def _prepare(self, grid: tuple[int, ...], arguments: tuple) -> None:
+        """Compiles what a launch needs: the kernel, and what calls it, which Triton keeps, too."""
+        with torch.cuda.device_of(arguments[0]):
+            compiled = self._kernel.warmup(*arguments, grid=grid, **self._constants)
+            triton.runtime.driver.active.launcher_cls(compiled.src, compiled.metadata)
+
+
+class Launches:
+    """Launches that follow each other; kernels that are new are compiled at the same time."""
+
+    def __init__(self) -> None:
+        self._all: list[tuple[Launcher, tuple[int, ...], tuple]] = []
+
+    def add(
+        self, launcher: Launcher, grid: tuple[int, ...], *arguments: Tensor | float | None
+    ) -> None:
+        self._all.append((launcher, grid, arguments))
+
+    def run(self) -> None:
+        """Launches all, in order, and forgets them."""
+        launches, self._all = self._all, []
+        keys = [_key(arguments) for _, _, arguments in launches]
+        pairs = list(zip(launches, keys, strict=True))
+        unknown = {
+            (id(one), key): (one, grid, arguments)
+            for (one, grid, arguments), key in pairs
+            if key not in one._compiled
+        }
+        if len(unknown) > 1 and not triton.knobs.runtime.interpret:
+            with ThreadPoolExecutor(min(len(unknown), _MAX_THREADS)) as pool:
+                list(pool.map(lambda x: x[0]._prepare(*x[1:]), unknown.values()))
+        for (one, grid, arguments), key in pairs:
+            known = one._compiled.get(key)
+            if known is None:
+                one._first(key, grid, arguments)
+            else:
+                one._launch(known, grid, arguments)
+
+
+def _key(arguments: tuple) -> tuple:
+    """What tells apart launches that need different compiled kernels: the type of a tensor and
+    whether it is aligned; of a size whether it is 1, a multiple of 16, and has 32 bits."""
+    key: list[Any] = [arguments[0].get_device()]
+    for x in arguments:
+        if type(x) is int:
+            key.append((1 if x == 1 else 0 if x & 15 else 16) if -_HALF <= x < _HALF else x)
+        elif isinstance(x, Tensor):
+            key.append(x.dtype)
+            key.append(x.data_ptr() & 15 == 0)
+        else:
+            key.append(x is None)
+    return tuple(key)
 
 
 @lru_cache(maxsize=_MAX_KINDS)

@@ -18,8 +18,9 @@ may also be numbers, all three of them. The mask is boolean or floating point, e
 `tl.rand(seed, ((b·H + h)·T + t)·S + j)`, with an offset of 64 bits, is at least dropout. A softcap
 of 0 is none.
 
-The results are contiguous: the output (B, H, T, E), tau (B, H, T), and a state (3, B, H, T), which
-is whatever a kernel's own backward needs besides. Bit i of `needs` asks for
+The results are contiguous: the output (B, H, T, E), tau (B, H, T), and a state, one tensor of
+whatever a kernel's own backward needs besides; it may lack that if `keep` is false, where no
+backward pass follows. Bit i of `needs` asks for
 the gradient of the i-th of alpha, gamma, scale, slopes and sinks. If any is asked for, `rows` holds
 them, (5, B, H, T), with anything finite in the others; else it is empty.
 """
@@ -65,7 +66,7 @@ def _shapes(
         query.new_empty(batch, heads, queries, value.shape[-1]),
         query.new_empty(batch, heads, queries, dtype=_wide(query)),
         query.new_empty(
-            kept_size(query, key, value, cap_of(query, key, others[8])), dtype=_wide(query)
+            kept_size(query, key, value, cap_of(query, key, value, others[8])), dtype=_wide(query)
         ),
     )
 
@@ -107,7 +108,7 @@ def _declare(
 attention = _declare(
     "attention",
     "",
-    "",
+    "bool keep=True",
     "Tensor output, Tensor tau, Tensor state",
     fake=_shapes,
     reference=reference.attention,

@@ -215,11 +215,11 @@ def _solve(
 
 def attention(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     """The mean of the values for each query, weighted by entmax of its scores; see the package."""
-    s = _solve(*arguments)
+    s = _solve(*arguments[:15])  # all but `keep`
     output = mean(s.dropped(s.keys(s.p)), s.value, s.seen)
     tau = s.tau().flatten(1, 2)
     query, key, value = arguments[:3]
-    size = kept_size(query, key, value, cap_of(query, key, arguments[11]))
+    size = kept_size(query, key, value, cap_of(query, key, value, arguments[11]))
     return output.flatten(1, 2), tau, tau.new_zeros(size)
 
 

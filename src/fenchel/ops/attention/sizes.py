@@ -16,6 +16,8 @@ SHORTEST = 512
 """Queries and keys from which on candidates are worth their lists."""
 CAP = 1024
 """Candidates of a group, at most."""
+WIDEST = 64
+"""Entries of a vector up to which float32 goes by candidates: wider tiles of it do not fit."""
 
 
 class Kept(NamedTuple):
@@ -24,7 +26,7 @@ class Kept(NamedTuple):
     rows: int | Tensor
     """Three numbers of each query."""
     means: int | Tensor
-    """Σ w v / Σ w of each query, in the type of the values."""
+    """Σ w v / Σ w less the output of each query, in the type of the values."""
     candidates: int | Tensor
     counts: int | Tensor
     """Candidates of each group of queries."""
@@ -71,8 +73,10 @@ def kept_parts(state: Tensor, query: Tensor, key: Tensor, value: Tensor, cap: in
     return Kept(rows, means.view(value.dtype), *(x.view(torch.int32) for x in lists))
 
 
-def cap_of(query: Tensor, key: Tensor, mask: Tensor | None) -> int:
-    """The cap of the lists, 0 where there are none: in short sequences, and with a mask."""
-    has_entries = query.shape[0] > 0 and query.shape[1] > 0
-    is_listed = uses_lists(query.shape[-2], key.shape[-2]) and has_entries and mask is None
-    return CAP if query.is_cuda and is_listed else 0
+def cap_of(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> int:
+    """The cap of the lists, 0 where there are none: in short sequences, in float32 with wide
+    vectors, and with a mask."""
+    if mask is not None or query.shape[:2].numel() == 0:
+        return 0
+    fits = query.dtype.itemsize < 4 or max(query.shape[-1], value.shape[-1]) <= WIDEST
+    return CAP if fits and uses_lists(query.shape[-2], key.shape[-2]) else 0

@@ -3,16 +3,19 @@
 import torch
 from torch import Tensor
 
+from .._triton.launcher import Launches
 from .sizes import cap_of, kept_parts, kept_size
 from .triton_dense import Tiles, dense_backward_keys, dense_backward_queries, dense_forward
 from .triton_problem import Problem, contiguous
-from .triton_sparse import Plan, sparse_backward, sparse_forward
+from .triton_sparse import Plan, choose_plan, sparse_backward, sparse_forward
 
 
-def _cap(query: Tensor, key: Tensor, mask: Tensor | None, way: Tiles | Plan | None) -> int:
+def _cap(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, way: Tiles | Plan | None
+) -> int:
     """The cap of lists of candidates, 0 for dense tiles."""
     if not isinstance(way, Plan):
-        return 0 if isinstance(way, Tiles) else cap_of(query, key, mask)
+        return 0 if isinstance(way, Tiles) else cap_of(query, key, value, mask)
     is_empty = not query.shape[:-1].numel() or not key.shape[:-1].numel()
     return 0 if is_empty or mask is not None else way.cap
 
@@ -21,7 +24,7 @@ def attention(
     query: Tensor, key: Tensor, value: Tensor, starts: Tensor, stops: Tensor, diagonal: Tensor,
     alpha: float | Tensor, gamma: float | Tensor, scale: float | Tensor, slopes: Tensor | None,
     sinks: Tensor | None, mask: Tensor | None, seed: Tensor | None, softcap: float,
-    dropout: float, way: Tiles | Plan | None = None,
+    dropout: float, keep: bool = True, way: Tiles | Plan | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Output (B, H, T, E), thresholds (B, H, T), and what the backward pass needs, see `Kept`.
 
@@ -36,14 +39,16 @@ def attention(
     shape = query.shape[:-1]
     output = query.new_empty((*shape, problem.value_width))
     tau = query.new_empty(shape, dtype=torch.float32)
-    cap = _cap(query, key, mask, way)
+    cap = _cap(query, key, value, mask, way)
     state = query.new_empty(kept_size(query, key, value, cap), dtype=torch.float32)
     if cap:
         kept = kept_parts(state, query, key, value, cap)
-        sparse_forward(problem, output, tau, kept, way if isinstance(way, Plan) else Plan())
+        plan = way if isinstance(way, Plan) else choose_plan(problem)
+        sparse_forward(problem, output, tau, kept, keep, plan)
     elif shape.numel():
-        tiles = way if isinstance(way, Tiles) else None
-        dense_forward(problem, output, tau, state, tiles=tiles)
+        launches, tiles = Launches(), way if isinstance(way, Tiles) else None
+        dense_forward(launches, problem, output, tau, state, tiles=tiles)
+        launches.run()
     return output, tau, state
 
 
@@ -58,7 +63,7 @@ def attention_backward(
 
     Args:
         grad: the gradient of the output.
-        output, tau, state: the results of `attention`; the kernels need the state alone.
+        output, tau, state: the results of `attention`; the kernels do not need tau.
         needs: bits 0 to 4 ask for the gradients of α, γ, scale, slopes and sinks. Without any of
             them the last result is empty.
     """
@@ -72,16 +77,21 @@ def attention_backward(
     )
     rows = query.new_zeros((5, *shape) if needs & 31 else (0,), dtype=torch.float32)
     needs &= 7 + 8 * (slopes is not None) + 16 * (sinks is not None)
-    cap = _cap(query, key, mask, way)
+    cap = _cap(query, key, value, mask, way)
     if cap:
         kept = kept_parts(state, query, key, value, cap)
-        plan = way if isinstance(way, Plan) else Plan()
-        sparse_backward(problem, grad, kept, query_grad, key_grad, value_grad, rows, needs, plan)
+        plan = way if isinstance(way, Plan) else choose_plan(problem)
+        sparse_backward(
+            problem, grad, output, kept, query_grad, key_grad, value_grad, rows, needs, plan
+        )
         return query_grad, key_grad, value_grad, rows
-    tiles = way if isinstance(way, Tiles) else None
+    launches, tiles = Launches(), way if isinstance(way, Tiles) else None
     mean = query.new_empty(shape, dtype=torch.float32)
     if shape.numel():
-        dense_backward_queries(problem, grad, state, mean, query_grad, rows, needs, tiles=tiles)
+        dense_backward_queries(
+            launches, problem, grad, output, state, mean, query_grad, rows, needs, tiles=tiles
+        )
     if problem.batch * problem.groups * problem.keys:
-        dense_backward_keys(problem, grad, state, mean, key_grad, value_grad, tiles=tiles)
+        dense_backward_keys(launches, problem, grad, state, mean, key_grad, value_grad, tiles=tiles)
+    launches.run()
     return query_grad, key_grad, value_grad, rows

@@ -1,7 +1,7 @@
 """The backward kernel of the queries: scores are computed anew from the states of the rows.
 
 With w = p^(2−α) on the support, the gradient of a score is w (dp − Σ w dp / Σ w)/γ. One pass over
-the tiles sums; the next has the gradients of the queries and of the parameters of their rows.
+the tiles does: it sums with a guess of the mean, and with w alone for what the guess lacks.
 """
 
 import triton
@@ -96,20 +96,6 @@ def query_tile(
 
 
 @triton.jit
-def mean_tile(
-    mass, sum, b_query, b_grad, tile, keys, values, rows, solution, noise, softcap,
-    EDGE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr,
-    E: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-):  # fmt: skip
-    """Σ w and Σ w dp with one more tile."""
-    _, _, b_w, b_dp, _, _, _ = query_tile(
-        b_query, b_grad, tile, keys, values, rows, solution, noise, softcap,
-        EDGE, KIND, FEATURES, D, E, BN, BD, BE,
-    )  # fmt: skip
-    return mass + tl.sum(b_w, 1), sum + tl.sum(b_w * b_dp, 1)
-
-
-@triton.jit
 def add_all(one, other):
     return (
         one[0] + other[0], one[1] + other[1], one[2] + other[2], one[3] + other[3],
@@ -118,39 +104,51 @@ def add_all(one, other):
 
 
 @triton.jit
+def add_pair(pair, b_dz, b_w, b_x):
+    """Σ dz x and Σ w x with one more tile."""
+    return pair[0] + tl.sum(b_dz * b_x, 1), pair[1] + tl.sum(b_w * b_x, 1)
+
+
+@triton.jit
 def gradient_tile(
-    b_sum, by_gamma, by_scale, by_slope, by_alpha, mean, b_query, b_grad, tile, keys, values,
+    sums, by_gamma, by_scale, by_slope, by_alpha, guess, b_query, b_grad, tile, keys, values,
     rows, solution, noise, softcap,
     NEEDS: tl.constexpr, EDGE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of the queries and of the rows' parameters with one more tile, all
-    but for a factor of each row."""
+    """What makes up the gradients of the queries and of the rows' parameters, with one more tile.
+
+    The mean of dp under w is known only after all tiles. So each sum over dz = w (dp − guess)
+    comes with the same one over w, which `attention_backward_query_kernel` subtracts.
+    """
     b_t, b_p, b_w, b_dp, b_dot, b_steepness, b_key = query_tile(
         b_query, b_grad, tile, keys, values, rows, solution, noise, softcap,
         EDGE, KIND, FEATURES, D, E, BN, BD, BE,
     )  # fmt: skip
-    b_dz = b_w * (b_dp - mean[:, None])
+    b_dz = b_w * (b_dp - guess[:, None])
     if EDGE or MASKED & FEATURES:
         b_dz = tl.where(b_t == -float("inf"), 0.0, b_dz)
+    b_sum, b_other, gap, mass = sums
     b_sum = dot((b_dz * b_steepness).to(b_key.dtype), b_key, b_sum)
+    b_other = dot((b_w * b_steepness).to(b_key.dtype), b_key, b_other)
+    sums = (b_sum, b_other, gap + tl.sum(b_dz, 1), mass + tl.sum(b_w, 1))
     if GAMMA & NEEDS:
         b_x = tl.where(b_w > 0, b_t + solution[0], 0.0)
-        by_gamma += tl.sum(b_dz * b_x, 1)
+        by_gamma = add_pair(by_gamma, b_dz, b_w, b_x)
     if SCALE & NEEDS:
-        by_scale += tl.sum(b_dz * b_steepness * b_dot, 1)
+        by_scale = add_pair(by_scale, b_dz, b_w, b_steepness * b_dot)
     if SLOPE & NEEDS:
         o_key = tile * BN + tl.arange(0, BN)[None, :]
-        by_slope += tl.sum(b_dz * tl.abs(rows[3] - o_key).to(tl.float32), 1)
+        by_slope = add_pair(by_slope, b_dz, b_w, tl.abs(rows[3] - o_key).to(tl.float32))
     if ALPHA & NEEDS:
         by_alpha = add_all(by_alpha, alpha_sums(b_p, b_dp, solution[3] - 1))
-    return b_sum, by_gamma, by_scale, by_slope, by_alpha
+    return sums, by_gamma, by_scale, by_slope, by_alpha
 
 
 @triton.jit
 def attention_backward_query_kernel(
     p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed, p_grad, p_state,
-    p_mean, p_query_grad, p_rows_grad, p_dense, alpha, gamma, scale, softcap, dropout,
+    p_output, p_mean, p_query_grad, p_rows_grad, p_dense, alpha, gamma, scale, softcap, dropout,
     heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
     value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, grad_b, grad_h, grad_t,
     NEEDS: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr,
@@ -200,51 +198,50 @@ def attention_backward_query_kernel(
         b_p, b_w = weights_tile(
             b_sink - top[:, None], base[:, None], rest[:, None], b_alpha[:, None], KIND
         )
-    mass, total = tl.sum(b_w, 1), zero
-    for i in range(inner, inner_end):
-        mass, total = mean_tile(
-            mass, total, b_query, b_grad, i, keys, values, rows, solution, noise, softcap,
-            False, KIND, FEATURES, D, E, BN, BD, BE,
-        )  # fmt: skip
-    for i in range(edges):
-        mass, total = mean_tile(
-            mass, total, b_query, b_grad, edge_tile(i, begin, before, inner_end), keys, values,
-            rows, solution, noise, softcap, True, KIND, FEATURES, D, E, BN, BD, BE,
-        )  # fmt: skip
-    mean = total / tl.where(mass > 0, mass, 1.0) + 0 * top  # NaN if the row is
+    # Σ p dp; it is near the mean of dp under w, so differences keep their digits.
+    b_output = load_row_tile(p_output, o_row, E, E, BE)
+    guess = tl.sum(b_grad.to(tl.float32) * b_output.to(tl.float32), 1)
+    guess = tl.where(tl.abs(guess) < float("inf"), guess, 0.0)
 
-    b_sum = tl.zeros([BM, BD], tl.float32)
-    by_gamma, by_scale, by_slope = zero, zero, zero
+    b_zero = tl.zeros([BM, BD], tl.float32)
+    weight = tl.sum(b_w, 1)
+    sums = (b_zero, b_zero, -weight * guess, weight)
+    by_gamma, by_scale, by_slope = (zero, zero), (zero, zero), (zero, zero)
     by_alpha = (zero, zero, zero, zero, zero, zero, zero)
     for i in range(inner, inner_end):
-        b_sum, by_gamma, by_scale, by_slope, by_alpha = gradient_tile(
-            b_sum, by_gamma, by_scale, by_slope, by_alpha, mean, b_query, b_grad, i, keys,
+        sums, by_gamma, by_scale, by_slope, by_alpha = gradient_tile(
+            sums, by_gamma, by_scale, by_slope, by_alpha, guess, b_query, b_grad, i, keys,
             values, rows, solution, noise, softcap,
             NEEDS, False, KIND, FEATURES, D, E, BN, BD, BE,
         )  # fmt: skip
     for i in range(edges):
-        b_sum, by_gamma, by_scale, by_slope, by_alpha = gradient_tile(
-            b_sum, by_gamma, by_scale, by_slope, by_alpha, mean, b_query, b_grad,
+        sums, by_gamma, by_scale, by_slope, by_alpha = gradient_tile(
+            sums, by_gamma, by_scale, by_slope, by_alpha, guess, b_query, b_grad,
             edge_tile(i, begin, before, inner_end), keys, values, rows, solution, noise, softcap,
             NEEDS, True, KIND, FEATURES, D, E, BN, BD, BE,
         )  # fmt: skip
+    b_sum, b_other, gap, mass = sums
+    lack = gap / tl.where(mass > 0, mass, 1.0) + 0 * top  # NaN if the row is
+    mean = guess + lack
+    b_sum -= lack[:, None] * b_other
     m_row = block * BM + tl.arange(0, BM) < T
     store_tile(p_query_grad, b_sum * (b_scale / b_gamma)[:, None], o_row, m_row, D, BD)
     tl.store(p_mean + o_row, mean, mask=m_row)
     if NEEDS:
-        by_sink = -tl.sum(b_w, 1) * mean
+        by_sink = -weight * mean
         p_rows_grad += o_row
         if ALPHA & NEEDS:
             by_alpha = add_all(by_alpha, alpha_sums(b_p, b_p * 0, b_alpha[:, None] - 1))
             tl.store(p_rows_grad, alpha_gradient(by_alpha, b_alpha - 1) + 0 * top, mask=m_row)
         if GAMMA & NEEDS:
             b_x = tl.where(b_w > 0, b_sink, 0.0)
-            by_gamma += by_sink * tl.sum(b_x, 1)
-            by_gamma = by_gamma / (b_gamma * (1 - b_alpha))
-            tl.store(p_rows_grad + n, by_gamma, mask=m_row)
+            total = by_gamma[0] - lack * by_gamma[1] + by_sink * tl.sum(b_x, 1)
+            tl.store(p_rows_grad + n, total / (b_gamma * (1 - b_alpha)), mask=m_row)
         if SCALE & NEEDS:
-            tl.store(p_rows_grad + 2 * n, by_scale / b_gamma, mask=m_row)
+            total = by_scale[0] - lack * by_scale[1]
+            tl.store(p_rows_grad + 2 * n, total / b_gamma, mask=m_row)
         if SLOPE & NEEDS:
-            tl.store(p_rows_grad + 3 * n, -by_slope / b_gamma, mask=m_row)
+            total = by_slope[0] - lack * by_slope[1]
+            tl.store(p_rows_grad + 3 * n, -total / b_gamma, mask=m_row)
         if SINK & NEEDS:
             tl.store(p_rows_grad + 4 * n, by_sink / b_gamma, mask=m_row)

@@ -5,6 +5,8 @@
 2. `mark_kernel` computes the scores again and marks the keys above that bound: a key without a mark
    has weight zero for each query of the group, for certain.
 3. `list_kernel` turns the marks, one bit per key, into lists.
+
+In the backward pass `list_queries_kernel` lists the queries that give weight to a block of keys.
 """
 
 import triton
@@ -14,7 +16,6 @@ from .._triton.root import expm1_over, larger, row_max
 from .triton_scores import (
     RESCALED,
     SINKS,
-    dot,
     edge_tile,
     hide,
     key_ranges,
@@ -22,11 +23,13 @@ from .triton_scores import (
     load_queries,
     load_row_tile,
     load_tile,
+    narrow_dot,
     scores_tile,
-    search,
 )
 from .triton_threshold import merge_moments, moments
 
+WIDE = tl.constexpr(4096)
+"""Keys from which on a wide support means more candidates than a list takes."""
 WORDS = tl.constexpr(4)
 """Words of 32 bits for a tile of 128 keys."""
 
@@ -44,7 +47,7 @@ def hidden_tile(
     m_key = o_key < S
     # (BN, BD)
     b_key = load_tile(p_key, tile * BN, key_stride, S, EDGE, D, BN, BD)
-    b_dot = dot(b_query, tl.trans(b_key), tl.zeros([b_query.shape[0], BN], tl.float32))
+    b_dot = narrow_dot(b_query, tl.trans(b_key), tl.zeros([b_query.shape[0], BN], tl.float32))
     b_z, _ = scores_tile(b_dot, scale, slope, diagonal, o_key, p_mask, m_key, softcap, FEATURES)
     return hide(b_z, start, stop, o_key, p_mask, m_key, EDGE, FEATURES)
 
@@ -74,7 +77,8 @@ def bound_kernel(
     NORMS: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
     """The largest x of each query, a base that is at least the true one, and the z that a candidate
-    exceeds. A group is unfit if a query has no finite largest score, or α > 2, or a factor ≤ 0."""
+    exceeds. A group is unfit if a query has no finite largest score, or α > 2, or a factor ≤ 0, or
+    so many classes above its bound that it would have too many candidates."""
     blocks = tl.cdiv(T, BM)
     block = blocks - 1 - tl.program_id(0) % blocks  # the longest first, if causal
     h = (tl.program_id(0) // blocks % heads).to(tl.int64)
@@ -129,6 +133,8 @@ def bound_kernel(
         base -= larger(total / slope * log * expm1_over(-log), zero)
     slack = 1e-5 + 1e-6 / (b_alpha - 1)  # for what the steps round
     base = tl.where(is_empty, 0.0, tl.minimum(base * (1 + slack) + 1e-6, 1.0))
+    is_wide = tl.sum((b_x + base[:, None] > 0).to(tl.int32), 1) >= BN // 8 * 7
+    is_fit = is_fit & ~(is_wide & (S >= WIDE))
 
     # Two kernels may round a product differently.
     o_norm = tl.arange(0, NORMS)
@@ -172,7 +178,7 @@ def marks_of(b_z, limit, BM: tl.constexpr, BN: tl.constexpr):
 @triton.jit
 def mark_kernel(
     p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed,
-    p_limit, p_bits, alpha, gamma, scale, softcap, dropout,
+    p_limit, p_unfit, p_bits, alpha, gamma, scale, softcap, dropout,
     heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
     value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, first_head, words,
     KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
@@ -180,13 +186,17 @@ def mark_kernel(
     SLOTS: tl.constexpr,
 ):  # fmt: skip
     """Marks each key whose z exceeds the limit of a query of the group, in words (groups, words) of
-    each head from `first_head` on."""
+    each head from `first_head` on; not of unfit groups alone."""
     blocks = tl.cdiv(T, BM)
     block = blocks - 1 - tl.program_id(0) % blocks
     head = tl.program_id(0) // blocks
     h = ((first_head + head) % heads).to(tl.int64)
     b = ((first_head + head) // heads).to(tl.int64)
     g = h // (heads // groups)
+    o_group = block * (BM // R) + tl.arange(0, BM // R)
+    p_unfit += (b * heads + h) * tl.cdiv(T, R)
+    if tl.min(tl.load(p_unfit + o_group, mask=o_group * R < T, other=1), 0) > 0:
+        return
     o_t = tl.minimum(block * BM + tl.arange(0, BM), T - 1)
     o_row = (b * heads + h) * T + o_t
     ranges = key_ranges(
@@ -201,7 +211,6 @@ def mark_kernel(
     keys = (p_key + b * key_b + g * key_g, key_s, mask_s, S)
     b_query = load_row_tile(p_query + b * query_b + h * query_h, o_t, query_t, D, BD)
     limit = tl.load(p_limit + o_row)
-    o_group = block * (BM // R) + tl.arange(0, BM // R)
     m_group = (o_group * R < T)[:, None]
     p_bits += (head.to(tl.int64) * tl.cdiv(T, R) + o_group)[:, None] * words
     inner, inner_end, begin, before, edges = ranges
@@ -242,45 +251,83 @@ def count_bits(x):
 
 
 @triton.jit
+def store_marks(p_list, b_word, b_place, o_word, room, FOR_KEYS: tl.constexpr):
+    """Stores what the marks of some words stand for, from b_place on, as far as there is room."""
+    while tl.max((b_word != 0).to(tl.int32), 0) > 0:
+        b_bit = count_bits((b_word & -b_word) - 1)
+        if FOR_KEYS:
+            b_found = o_word * 32 + b_bit
+        else:
+            b_found = o_word // 4 * 128 + b_bit // 2 * 8 + o_word % 4 * 2 + b_bit % 2
+        tl.store(p_list + b_place, b_found, mask=(b_word != 0) & (b_place < room))
+        b_place += (b_word != 0).to(tl.int32)
+        b_word = b_word & (b_word - 1)
+
+
+@triton.jit
 def list_kernel(
     p_bits, p_list, p_count, p_unfit, p_starts, p_stops, heads, T, starts_b, stops_b,
-    groups, words, first_head, cap, FOR_KEYS: tl.constexpr, R: tl.constexpr, W: tl.constexpr,
+    groups, words, first_head, cap, R: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
-    """The places of the marks of each group of R queries, or keys, in p_list (heads, groups, cap),
-    and how many they are; more than `cap` if the group is unfit. Words lie (groups, words) in each
-    head from `first_head` on, and so do the lists of keys."""
+    """The places of the marks of each group of R queries in p_list (heads, groups, cap), and how
+    many they are; more than `cap` if the group is unfit. Words lie (groups, words) in each head
+    from `first_head` on."""
     g, head = tl.program_id(0), tl.program_id(1)
     z = (first_head + head).to(tl.int64)
     p_bits += (head.to(tl.int64) * groups + g) * words
-    p_starts += z // heads * starts_b
-    p_stops += z // heads * stops_b
-    if FOR_KEYS:
-        o_list = head.to(tl.int64) * groups + g
-        first = search(p_stops, T, g * R + 1) // 32
-        last = tl.cdiv(search(p_starts, T, g * R + R), 32)
-        total = 0
-    else:
-        o_list = z * groups + g
-        first = tl.load(p_starts + g * R) // 128 * WORDS
-        last = tl.cdiv(tl.load(p_stops + tl.minimum(g * R + R, T) - 1), 128) * WORDS
-        total = tl.load(p_unfit + o_list) * (cap + 1)
-    p_list += o_list * cap
+    first = tl.load(p_starts + z // heads * starts_b + g * R) // 128 * WORDS
+    last = tl.load(p_stops + z // heads * stops_b + tl.minimum(g * R + R, T) - 1)
+    last = tl.cdiv(last, 128) * WORDS
+    unfit = tl.load(p_unfit + z * groups + g)
+    total = unfit * (cap + 1)
+    last = tl.where(unfit > 0, first, last)
+    p_list += (z * groups + g) * cap
     for c in range(first, last, W):
         o = c + tl.arange(0, W)
         b_word = tl.load(p_bits + o, mask=o < last, other=0)
         b_count = count_bits(b_word)
-        b_place = total + tl.cumsum(b_count, 0) - b_count
+        store_marks(p_list, b_word, total + tl.cumsum(b_count, 0) - b_count, o, cap, False)
         total += tl.sum(b_count, 0)
-        while tl.max((b_word != 0).to(tl.int32), 0) > 0:
-            b_bit = count_bits((b_word & -b_word) - 1)
-            if FOR_KEYS:
-                b_found = o * 32 + b_bit
-            else:
-                b_found = o // 4 * 128 + b_bit // 2 * 8 + o % 4 * 2 + b_bit % 2
-            tl.store(p_list + b_place, b_found, mask=(b_word != 0) & (b_place < cap))
-            b_place += (b_word != 0).to(tl.int32)
-            b_word = b_word & (b_word - 1)
-    tl.store(p_count + o_list, total)
+    tl.store(p_count + z * groups + g, total)
+
+
+@triton.jit
+def count_kernel(p_bits, p_count, words, W: tl.constexpr):
+    """How many marks each block of keys has; its words lie side by side."""
+    place = tl.program_id(0)
+    b_sum = tl.zeros([W], tl.int32)
+    for c in range(0, words, W):
+        o = c + tl.arange(0, W)
+        b_sum += count_bits(
+            tl.load(p_bits + place.to(tl.int64) * words + o, mask=o < words, other=0)
+        )
+    tl.store(p_count + place, tl.sum(b_sum, 0))
+
+
+@triton.jit
+def list_queries_kernel(
+    p_bits, p_count, p_list, p_end, blocks, words, room, W: tl.constexpr, BW: tl.constexpr
+):
+    """The queries that the marks of each block of keys stand for. The lists of a head lie one
+    behind the other, as far as there is room; `p_end` says where each one ends."""
+    block, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    b_before = tl.zeros([BW], tl.int32)
+    for c in range(0, block, BW):
+        o = c + tl.arange(0, BW)
+        b_before += tl.load(p_count + head * blocks + o, mask=o < block, other=0)
+    place = tl.sum(b_before, 0)
+    end = place + tl.load(p_count + head * blocks + block)
+    tl.store(p_end + head * blocks + block, end)
+    p_bits += (head * blocks + block) * words
+    c = 0
+    while (place < end) & (c < words):
+        o = c + tl.arange(0, W)
+        b_word = tl.load(p_bits + o, mask=o < words, other=0)
+        b_count = count_bits(b_word)
+        first = place + tl.cumsum(b_count, 0) - b_count
+        store_marks(p_list + head * room, b_word, first, o, room, True)
+        place += tl.sum(b_count, 0)
+        c += W
 
 
 @triton.jit

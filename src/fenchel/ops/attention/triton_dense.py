@@ -1,4 +1,7 @@
-"""Fused attention by dense tiles: all scores that a query sees are computed in every pass."""
+"""Fused attention by dense tiles: all scores that a query sees are computed in every pass.
+
+The functions add their launches to others.
+"""
 
 from typing import NamedTuple
 
@@ -6,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from .._triton.launcher import Launches
 from .triton_backward import attention_backward_query_kernel
 from .triton_backward_keys import attention_backward_key_kernel
 from .triton_forward import attention_forward_kernel
@@ -35,7 +39,7 @@ _TILES = {
         4: {64: Tiles(64, 32, 8, 2), 128: Tiles(32, 32, 8, 2), 256: Tiles(32, 32, 16, 2)},
     },
     "query": {
-        2: {64: Tiles(128, 64, 8, 2), 128: Tiles(64, 64, 4, 2), 256: Tiles(64, 32, 8, 1)},
+        2: {64: Tiles(128, 64, 8, 2), 128: Tiles(64, 32, 4, 2), 256: Tiles(64, 32, 8, 1)},
         4: {64: Tiles(32, 32, 4, 1), 128: Tiles(32, 32, 8, 1), 256: Tiles(32, 16, 8, 1)},
     },
     "key": {
@@ -61,47 +65,47 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def dense_forward(
-    problem: Problem, output: Tensor, tau: Tensor, state: Tensor, dense: Tensor | None = None,
-    tiles: Tiles | None = None,
+    launches: Launches, problem: Problem, output: Tensor, tau: Tensor, state: Tensor,
+    dense: Tensor | None = None, tiles: Tiles | None = None,
 ) -> None:  # fmt: skip
-    """Writes output, thresholds and states, with flags only of the blocks that are dense."""
+    """Output, thresholds and states, with flags only of the blocks that are dense."""
     of = tiles or choose_tiles("forward", problem)
     grid = (triton.cdiv(problem.queries, of.queries) * problem.all_heads,)
-    problem.launcher(
-        attention_forward_kernel, **of.options(),
-        TOLERANCE=tolerance(output.dtype),
-    )(
+    launches.add(
+        problem.launcher(
+            attention_forward_kernel, **of.options(), TOLERANCE=tolerance(output.dtype)
+        ),
         grid, *problem.vectors, *problem.pointers, output, tau, state, dense, *problem.numbers,
         *problem.sizes,
     )  # fmt: skip
 
 
 def dense_backward_queries(
-    problem: Problem, grad: Tensor, state: Tensor, mean: Tensor, query_grad: Tensor, rows: Tensor,
-    needs: int, dense: Tensor | None = None, tiles: Tiles | None = None,
+    launches: Launches, problem: Problem, grad: Tensor, output: Tensor, state: Tensor,
+    mean: Tensor, query_grad: Tensor, rows: Tensor, needs: int, dense: Tensor | None = None,
+    tiles: Tiles | None = None,
 ) -> None:  # fmt: skip
-    """Writes the gradients of the queries and of their parameters, and the means Σ w dp / Σ w."""
+    """The gradients of the queries and of their parameters, and the means Σ w dp / Σ w."""
     of = tiles or choose_tiles("query", problem)
     grid = (triton.cdiv(problem.queries, of.queries) * problem.all_heads,)
-    problem.launcher(
-        attention_backward_query_kernel, **of.options(),
-        NEEDS=needs,
-    )(
-        grid, *problem.vectors, *problem.pointers, grad, state, mean, query_grad, rows, dense,
+    launches.add(
+        problem.launcher(attention_backward_query_kernel, **of.options(), NEEDS=needs),
+        grid, *problem.vectors, *problem.pointers, grad, state, output, mean, query_grad, rows,
+        dense,
         *problem.numbers, *problem.sizes, *grad.stride()[:3],
     )  # fmt: skip
 
 
 def dense_backward_keys(
-    problem: Problem, grad: Tensor, state: Tensor, mean: Tensor, key_grad: Tensor,
-    value_grad: Tensor, whole: Tensor | None = None, tiles: Tiles | None = None,
+    launches: Launches, problem: Problem, grad: Tensor, state: Tensor, mean: Tensor,
+    key_grad: Tensor, value_grad: Tensor, whole: Tensor | None = None,
+    tiles: Tiles | None = None,
 ) -> None:  # fmt: skip
-    """Writes the gradients of keys and values, with flags only of groups that are dense."""
+    """The gradients of keys and values, with flags only of groups that are dense."""
     of = tiles or choose_tiles("key", problem)
     grid = (triton.cdiv(problem.keys, of.keys) * problem.batch * problem.groups,)
-    problem.launcher(
-        attention_backward_key_kernel, **of.options()
-    )(
+    launches.add(
+        problem.launcher(attention_backward_key_kernel, **of.options()),
         grid, *problem.vectors, *problem.pointers, grad, state, mean, key_grad, value_grad, whole,
         *problem.numbers, *problem.sizes, *grad.stride()[:3],
     )  # fmt: skip

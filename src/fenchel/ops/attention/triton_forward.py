@@ -27,6 +27,7 @@ from .triton_scores import (
     load_queries,
     load_row_tile,
     load_tile,
+    narrow_dot,
     store_tile,
 )
 from .triton_threshold import (
@@ -147,11 +148,11 @@ def steep_root(
 
 
 @triton.jit
-def add_weighted(b_sum, b_p, b_value):
+def add_weighted(b_sum, b_p, b_value, NARROW: tl.constexpr = False):
     """b_sum + p v, in units of 1/HALF_SCALE in float16. In half precision the weights go in two
     halves, because one would round them."""
     if b_value.dtype == tl.float32:
-        return dot(b_p, b_value, b_sum)
+        return narrow_dot(b_p, b_value, b_sum) if NARROW else dot(b_p, b_value, b_sum)
     else:
         if b_value.dtype == tl.float16:
             b_p *= HALF_SCALE

@@ -7,13 +7,16 @@ from .triton_rows import gather_tile
 from .triton_scores import (
     DROPOUT,
     distances_tile,
-    dot,
     kept_tile,
     load_parameters,
     load_queries,
+    narrow_dot,
     search,
 )
 from .triton_threshold import weights_tile
+
+LEAD = tl.constexpr(16)
+"""Blocks of keys that are first in line."""
 
 
 @triton.jit
@@ -44,28 +47,43 @@ def add_queries(
     mean = tl.load(p_mean + o_row)[:, None]
     # (C, RK)
     b_zero = tl.zeros([o_t.shape[0], o_key.shape[0]], tl.float32)
-    b_dot = dot(b_query, tl.trans(b_key), b_zero)
+    b_dot = narrow_dot(b_query, tl.trans(b_key), b_zero)
     m_pair = m_t[:, None] & m_key[None, :]
     b_t, b_steepness = distances_tile(
         b_dot, top, rows, o_key[None, :], mask_s, m_pair, softcap, True, FEATURES
     )
     b_p, b_w = weights_tile(b_t, base, rest, parameters[0][:, None], KIND)
-    b_dp = dot(b_grad, tl.trans(b_value), b_zero)
+    b_dp = narrow_dot(b_grad, tl.trans(b_value), b_zero)
     if DROPOUT & FEATURES:
         b_kept = kept_tile(tl.load(p_seed), (o_row * S)[:, None] + o_key[None, :], dropout)
         b_p *= b_kept
         b_dp *= b_kept
-    b_value_sum = dot(tl.trans(b_p.to(b_grad.dtype)), b_grad, b_value_sum)
+    b_value_sum = narrow_dot(tl.trans(b_p.to(b_grad.dtype)), b_grad, b_value_sum)
     b_ds = tl.where(b_w > 0, b_w * (b_dp - mean), 0.0) * b_steepness
     b_ds *= (parameters[2] / parameters[1])[:, None]
-    return dot(tl.trans(b_ds.to(b_query.dtype)), b_query, b_key_sum), b_value_sum
+    return narrow_dot(tl.trans(b_ds.to(b_query.dtype)), b_query, b_key_sum), b_value_sum
+
+
+@triton.jit
+def early_first(blocks):
+    """The block of a program, and which of the rows of blocks is its own: the first blocks of all
+    rows come first, because in causal attention they have the most queries."""
+    i = tl.program_id(0)
+    rows = tl.num_programs(0) // blocks
+    lead = tl.minimum(LEAD, blocks)
+    rest = tl.maximum(blocks - lead, 1)
+    later = i - lead * rows
+    is_early = later < 0
+    return tl.where(is_early, i // rows, lead + later % rest), tl.where(
+        is_early, i % rows, later // rest
+    )
 
 
 @triton.jit
 def keys_backward_kernel(
     p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed, p_grad, p_state,
-    p_mean, p_bits, p_list, p_count, p_dense_count, p_dense, p_whole, p_key_grad, p_value_grad,
-    alpha, gamma, scale, softcap, dropout,
+    p_mean, p_bits, p_list, p_count, p_end, p_dense_count, p_dense, p_whole, p_key_grad,
+    p_value_grad, alpha, gamma, scale, softcap, dropout,
     heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
     value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, grad_b, grad_h, grad_t,
     cap, words, first_head,
@@ -77,12 +95,22 @@ def keys_backward_kernel(
     queries are all in lists, else of the others: there all queries are looked at, and count if they
     have a mark or are in a dense block."""
     key_blocks = tl.cdiv(S, RK)
-    block = tl.program_id(0) % key_blocks
     rep = heads // groups
-    z = first_head // rep + tl.program_id(0).to(tl.int64) // key_blocks
+    block, z = early_first(key_blocks)
+    z = first_head // rep + z.to(tl.int64)
     if tl.load(p_whole + z) > 0:
         return
     b, g = z // groups, z % groups
+    o_head = tl.arange(0, 32)
+    longest, blocks = 0, 0
+    for i in range(0, rep, 32):
+        m_head = i + o_head < rep
+        o_first = b * heads + g * rep + i + o_head
+        o_place = (o_first - first_head) * key_blocks + block
+        longest = tl.maximum(longest, tl.max(tl.load(p_end + o_place, mask=m_head, other=0), 0))
+        blocks += tl.sum(tl.load(p_dense_count + o_first, mask=m_head, other=0), 0)
+    if ((longest <= cap) & (blocks == 0)) != LISTED:
+        return
     o_key = block * RK + tl.arange(0, RK)
     m_key = o_key < S
     b_key = gather_tile(p_key + b * key_b + g * key_g, o_key, m_key, key_s, D, BD)
@@ -90,20 +118,6 @@ def keys_backward_kernel(
     places = (p_starts + b * starts_b, p_stops + b * stops_b, p_diagonal + b * diagonal_b)
     numbers = (alpha, gamma, scale, softcap, dropout)
     strides = (query_t, grad_t, mask_t, mask_s)
-    first_seen = search(places[1], T, block * RK + 1)
-    last_seen = search(places[0], T, block * RK + RK)
-    o_head = tl.arange(0, 32)
-    longest, blocks = 0, 0
-    for i in range(0, rep, 32):
-        m_head = i + o_head < rep
-        o_first = b * heads + g * rep + i + o_head
-        b_count = tl.load(
-            p_count + (o_first - first_head) * key_blocks + block, mask=m_head, other=0
-        )
-        longest = tl.maximum(longest, tl.max(b_count, 0))
-        blocks += tl.sum(tl.load(p_dense_count + o_first, mask=m_head, other=0), 0)
-    if ((longest <= cap) & (blocks == 0)) != LISTED:
-        return
     b_key_sum = tl.zeros([RK, BD], tl.float32)
     b_value_sum = tl.zeros([RK, BE], tl.float32)
     o_c = tl.arange(0, C)
@@ -111,15 +125,20 @@ def keys_backward_kernel(
         h = g * rep + i
         head = (p_query + b * query_b + h * query_h, p_grad + b * grad_b + h * grad_h)
         state = (p_state, p_mean, (b * heads + h) * T, n, S)
-        place = (b * heads + h - first_head) * key_blocks + block
+        row = b * heads + h - first_head
+        place = row * key_blocks + block
         if LISTED:
-            first, last = 0, tl.load(p_count + place)
+            last = tl.load(p_end + place)
+            first = last - tl.load(p_count + place)
+            p_queries = p_list + row * cap + o_c
+            o_next = tl.load(p_queries + first, mask=first + o_c < last, other=0)
         else:
-            first, last = first_seen // C * C, last_seen
+            first = search(places[1], T, block * RK + 1) // C * C
+            last = search(places[0], T, block * RK + RK)
         for c in range(first, last, C):
             if LISTED:
-                m_t = c + o_c < last
-                o_t = tl.load(p_list + place * cap + c + o_c, mask=m_t, other=0)
+                o_t, m_t = o_next, c + o_c < last
+                o_next = tl.load(p_queries + c + C, mask=c + C + o_c < last, other=0)
             else:
                 o_t = c + o_c
                 b_word = tl.load(p_bits + place * words + o_t // 32, mask=o_t < T, other=0)

@@ -1,7 +1,8 @@
 """Attention of a group of R queries to its candidates alone: keys and values are gathered.
 
 Forward, the scores of all candidates stay in registers while the threshold is solved. Backward, one
-pass over the candidates does, because the mean of the values under the weights w = p^(2−α) is kept.
+pass over the candidates does, because the mean of the values under the weights w = p^(2−α) is kept,
+as its distance from the output: so what it rounds is small beside how much the values differ.
 """
 
 import triton
@@ -13,11 +14,11 @@ from .triton_scores import (
     DROPOUT,
     SINKS,
     distances_tile,
-    dot,
     kept_tile,
     load_parameters,
     load_queries,
     load_row_tile,
+    narrow_dot,
     store_tile,
 )
 from .triton_threshold import advance, merge_moments, moments, sum_terms, terms, weights_tile
@@ -32,11 +33,11 @@ def gather_tile(p_x, o_row, m_row, stride, D: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
-def group_of(first_head, T, R: tl.constexpr):
-    """Which head a program has, and which of its groups of R queries; the last ones first."""
+def group_of(index, first_head, T, R: tl.constexpr):
+    """The head of a group of R queries, and its place there; the last groups of a head first."""
     blocks = tl.cdiv(T, R)
-    head = first_head + tl.program_id(0) // blocks
-    return head.to(tl.int64), blocks - 1 - tl.program_id(0) % blocks
+    head = first_head + index // blocks
+    return head.to(tl.int64), blocks - 1 - index % blocks
 
 
 @triton.jit
@@ -71,7 +72,7 @@ def candidate_distances(
         m_key = o < count
         o_key = tl.load(p_list + o, mask=m_key, other=0)
         b_key = gather_tile(p_key, o_key, m_key, key_stride, D, BD)
-        b_dot = dot(b_query, tl.trans(b_key), tl.zeros([16, C], tl.float32))
+        b_dot = narrow_dot(b_query, tl.trans(b_key), tl.zeros([16, C], tl.float32))
         o_key = tl.where(m_key, o_key, S)  # which no query sees
         b_t, _ = distances_tile(
             b_dot, top, rows, o_key[None, :], mask_stride, m_key[None, :], softcap, True, FEATURES
@@ -81,14 +82,11 @@ def candidate_distances(
 
 @triton.jit
 def add_values(
-    sums, b_p, b_w, first, count, p_list, p_value, value_stride, noise,
-    FEATURES: tl.constexpr, E: tl.constexpr, C: tl.constexpr, BE: tl.constexpr,
+    b_sum, b_mean, b_p, b_w, first, count, p_list, p_value, value_stride, noise,
+    KEEP: tl.constexpr, FEATURES: tl.constexpr, E: tl.constexpr, C: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """Σ p v, Σ w v, Σ p and Σ w with C candidates more."""
-    b_sum, b_mean, total, mass = sums
+    """Σ p v, and with KEEP Σ w v, with C candidates more."""
     if first < count:
-        total += tl.sum(b_p, 1)
-        mass += tl.sum(b_w, 1)
         o = first + tl.arange(0, C)
         m_key = o < count
         o_key = tl.load(p_list + o, mask=m_key, other=0)
@@ -98,38 +96,58 @@ def add_values(
             b_kept = kept_tile(seed, o_pair + o_key[None, :], dropout)
             b_p *= b_kept
             b_w *= b_kept
-        b_sum = add_weighted(b_sum, b_p, b_value)
-        b_mean = dot(b_w.to(b_value.dtype), b_value, b_mean)
-    return b_sum, b_mean, total, mass
+        b_sum = add_weighted(b_sum, b_p, b_value, True)
+        if KEEP:
+            b_mean = narrow_dot(b_w.to(b_value.dtype), b_value, b_mean)
+    return b_sum, b_mean
 
 
 @triton.jit
-def tuple_moments(ts, base, rest, alpha, KIND: tl.constexpr, NC: tl.constexpr):
-    """The moments of rows whose t lie in NC tiles."""
+def tuple_moments(ts, count, base, rest, alpha, KIND: tl.constexpr, C: tl.constexpr):
+    """The moments of rows whose first `count` t lie in tiles of C."""
     base, rest, alpha = base[:, None], rest[:, None], alpha[:, None]
     b_terms = terms(ts[0], base, rest, alpha, KIND)
-    for i in tl.static_range(1, NC):
-        b_terms = merge_moments(b_terms, terms(ts[i], base, rest, alpha, KIND), KIND)
+    for i in tl.static_range(1, len(ts)):
+        if i * C < count:
+            b_terms = merge_moments(b_terms, terms(ts[i], base, rest, alpha, KIND), KIND)
     return sum_terms(b_terms, KIND)
 
 
 @triton.jit
-def rows_forward_kernel(
-    p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed,
-    p_list, p_count, p_output, p_tau, p_state, p_mean, alpha, gamma, scale, softcap, dropout,
-    heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
-    value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, cap, least_count,
-    TOLERANCE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr,
+def tuple_sums(ts, count, base, rest, alpha, KIND: tl.constexpr, C: tl.constexpr):
+    """Σ p and Σ w of rows whose first `count` t lie in tiles of C."""
+    base, rest, alpha = base[:, None], rest[:, None], alpha[:, None]
+    b_p, b_w = weights_tile(ts[0], base, rest, alpha, KIND)
+    for i in tl.static_range(1, len(ts)):
+        if i * C < count:
+            b_more, b_other = weights_tile(ts[i], base, rest, alpha, KIND)
+            b_p += b_more
+            b_w += b_other
+    return tl.sum(b_p, 1), tl.sum(b_w, 1)
+
+
+@triton.jit
+def solve_group(
+    index, count, vectors, patterns, p_rows, p_mask, p_seed, lists, results, numbers, sizes,
+    strides,
+    TOLERANCE: tl.constexpr, KIND: tl.constexpr, KEEP: tl.constexpr, FEATURES: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, R: tl.constexpr,
     C: tl.constexpr, NC: tl.constexpr,
 ):  # fmt: skip
-    """Output, threshold and state of a group with at least `least_count` and at most C · NC
-    candidates, and Σ w v / Σ w."""
-    head, group = group_of(0, T, R)
+    """Output, threshold and state of a group with `count` candidates, and with KEEP Σ w v / Σ w
+    less the output."""
+    p_query, p_key, p_value = vectors
+    p_starts, p_stops, p_diagonal = patterns
+    p_list, cap = lists
+    p_output, p_tau, p_state, p_mean = results
+    alpha, gamma, scale, softcap, dropout = numbers
+    heads, groups, T, S, n = sizes
+    (
+        query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g, value_s,
+        starts_b, stops_b, diagonal_b, mask_t, mask_s,
+    ) = strides  # fmt: skip
+    head, group = group_of(index, 0, T, R)
     place = head * tl.cdiv(T, R) + group
-    count = tl.load(p_count + place)
-    if (count < least_count) | (count > tl.minimum(C * NC, cap)):
-        return
     b, h, o_t, m_row, o_row, parameters, rows = open_group(
         head, group, p_starts, p_stops, p_diagonal, p_rows, p_mask, alpha, gamma, scale, heads, T,
         n, starts_b, stops_b, diagonal_b, mask_t, FEATURES, R,
@@ -159,7 +177,7 @@ def rows_forward_kernel(
     least = tl.exp((1 - b_alpha) * tl.log(S + 1.0)) * (1 - 1e-3)
     rest, low, high, solved, steps = base * 0, least, base * 0 + 1, is_empty | ~m_row, 0
     while (steps < MAX_PASSES) & (tl.min(solved.to(tl.int32), 0) == 0):
-        sums = tuple_moments(ts, base, rest, b_alpha, KIND, NC)
+        sums = tuple_moments(ts, count, base, rest, b_alpha, KIND, C)
         if SINKS & FEATURES:
             sums = merge_moments(sums, moments(b_sink, base, rest, b_alpha, KIND), KIND)
         base, rest, low, high, solved = advance(
@@ -167,26 +185,28 @@ def rows_forward_kernel(
         )
         steps += 1
 
-    b_first, b_second = weights_tile(b_sink, base[:, None], rest[:, None], b_alpha[:, None], KIND)
-    sums = (
-        tl.zeros([16, BE], tl.float32), tl.zeros([16, BE], tl.float32),
-        tl.sum(b_first, 1), tl.sum(b_second, 1),
-    )  # fmt: skip
+    total, mass = tuple_sums(ts, count, base, rest, b_alpha, KIND, C)
+    if SINKS & FEATURES:
+        b_p, b_w = weights_tile(b_sink, base[:, None], rest[:, None], b_alpha[:, None], KIND)
+        total += tl.sum(b_p, 1)
+        mass += tl.sum(b_w, 1)
+    b_sum, b_mean = tl.zeros([16, BE], tl.float32), tl.zeros([16, BE], tl.float32)
     noise = (0, 0, 0.0)
     if DROPOUT & FEATURES:
         noise = (tl.load(p_seed), (o_row * S)[:, None], dropout)
     for i in tl.static_range(NC):
         b_p, b_w = weights_tile(ts[i], base[:, None], rest[:, None], b_alpha[:, None], KIND)
-        sums = add_values(
-            sums, b_p, b_w, i * C, count, p_list, p_value, value_s, noise,
-            FEATURES, E, C, BE,
+        b_sum, b_mean = add_values(
+            b_sum, b_mean, b_p, b_w, i * C, count, p_list, p_value, value_s, noise,
+            KEEP, FEATURES, E, C, BE,
         )  # fmt: skip
-    b_sum, b_mean, total, mass = sums
     if p_value.dtype.element_ty == tl.float16:
         b_sum *= 1 / HALF_SCALE
-    store_tile(p_output, b_sum * tl.where(total > 0, 1 / total, 0.0)[:, None], o_row, m_row, E, BE)
-    b_mean *= tl.where(mass > 0, 1 / mass, 0.0)[:, None]
-    store_tile(p_mean, b_mean, o_row, m_row, E, BE)
+    b_sum = (b_sum * tl.where(total > 0, 1 / total, 0.0)[:, None]).to(p_output.dtype.element_ty)
+    store_tile(p_output, b_sum, o_row, m_row, E, BE)
+    if KEEP:
+        b_mean *= tl.where(mass > 0, 1 / mass, 0.0)[:, None]
+        store_tile(p_mean, b_mean - b_sum.to(tl.float32), o_row, m_row, E, BE)
     tl.store(p_tau + o_row, tl.where(is_empty, float("inf"), peak - base - rest), mask=m_row)
     tl.store(p_state + o_row, peak, mask=m_row)
     tl.store(p_state + n + o_row, tl.where(is_empty, 0.0, base), mask=m_row)
@@ -194,9 +214,39 @@ def rows_forward_kernel(
 
 
 @triton.jit
+def rows_forward_kernel(
+    p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed,
+    p_list, p_count, p_output, p_tau, p_state, p_mean, alpha, gamma, scale, softcap, dropout,
+    heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
+    value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, cap, least_count,
+    TOLERANCE: tl.constexpr, KIND: tl.constexpr, KEEP: tl.constexpr, FEATURES: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, R: tl.constexpr,
+    C: tl.constexpr, NC: tl.constexpr, MANY: tl.constexpr,
+):  # fmt: skip
+    """Of MANY groups of queries those with at least `least_count` and at most C · NC candidates."""
+    strides = (
+        query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g, value_s,
+        starts_b, stops_b, diagonal_b, mask_t, mask_s,
+    )  # fmt: skip
+    all_groups = n // T * tl.cdiv(T, R)
+    for i in range(MANY):
+        index = tl.program_id(0) * MANY + i
+        head, group = group_of(index, 0, T, R)
+        p_group = p_count + head * tl.cdiv(T, R) + group
+        count = tl.load(p_group, mask=index < all_groups, other=cap + 1)
+        if (count >= least_count) & (count <= tl.minimum(C * NC, cap)):
+            solve_group(
+                index, count, (p_query, p_key, p_value), (p_starts, p_stops, p_diagonal),
+                p_rows, p_mask, p_seed, (p_list, cap), (p_output, p_tau, p_state, p_mean),
+                (alpha, gamma, scale, softcap, dropout), (heads, groups, T, S, n), strides,
+                TOLERANCE, KIND, KEEP, FEATURES, D, E, BD, BE, R, C, NC,
+            )  # fmt: skip
+
+
+@triton.jit
 def rows_backward_kernel(
     p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed, p_grad, p_state,
-    p_list, p_count, p_value_mean, p_mean, p_query_grad, p_rows_grad, p_bits,
+    p_output, p_list, p_count, p_value_mean, p_mean, p_query_grad, p_rows_grad, p_bits,
     alpha, gamma, scale, softcap, dropout,
     heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
     value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, grad_b, grad_h, grad_t,
@@ -208,7 +258,7 @@ def rows_backward_kernel(
     """The gradients of the queries of a group and of their parameters, and Σ w dp / Σ w. Marks the
     queries that give weight to a block of RK keys, in words (key_blocks, words) of each head from
     `first_head` on."""
-    head, group = group_of(first_head, T, R)
+    head, group = group_of(tl.program_id(0), first_head, T, R)
     place = head * tl.cdiv(T, R) + group
     count = tl.load(p_count + place)
     if count > cap:
@@ -228,72 +278,58 @@ def rows_backward_kernel(
     rest = tl.load(p_state + 2 * n + o_row)
     b_query = load_row_tile(p_query + b * query_b + h * query_h, o_t, query_t, D, BD)
     b_grad = load_row_tile(p_grad + b * grad_b + h * grad_h, o_t, grad_t, E, BE)
-    b_mean = load_row_tile(p_value_mean, o_row, E, E, BE)
-    mean = tl.sum(b_grad.to(tl.float32) * b_mean.to(tl.float32), 1)
+    b_mean = load_row_tile(p_value_mean, o_row, E, E, BE).to(tl.float32)
+    b_mean += load_row_tile(p_output, o_row, E, E, BE).to(tl.float32)
+    mean = tl.sum(b_grad.to(tl.float32) * b_mean, 1)
 
     slope = b_scale / b_gamma
     zero = tl.zeros([16], tl.float32)
     b_sum = tl.zeros([16, BD], tl.float32)
     by_gamma, by_scale, by_slope = zero, zero, zero
     by_alpha = (zero, zero, zero, zero, zero, zero, zero)
-    # Σ w, Σ w (dp − mean), and with w in the place of dz what is added up for γ, scale and slopes
-    mass, gap, at_gamma, at_scale, at_slope = zero, zero, zero, zero, zero
     b_row_bit = tl.where(m_row, 1 << (o_t % 32), 0)[:, None]
+    o_c = tl.arange(0, C)
+    o_next = tl.load(p_list + o_c, mask=o_c < count, other=0)
     for first in range(0, count, C):
-        o = first + tl.arange(0, C)
-        m_key = o < count
-        o_key = tl.load(p_list + o, mask=m_key, other=0)
+        o_key, m_key = o_next, first + o_c < count
+        o_next = tl.load(p_list + first + C + o_c, mask=first + C + o_c < count, other=0)
         b_key = gather_tile(p_key, o_key, m_key, key_s, D, BD)
         b_value = gather_tile(p_value, o_key, m_key, value_s, E, BE)
         o_seen = tl.where(m_key, o_key, S)[None, :]
-        b_dot = dot(b_query, tl.trans(b_key), tl.zeros([16, C], tl.float32))
+        b_dot = narrow_dot(b_query, tl.trans(b_key), tl.zeros([16, C], tl.float32))
         b_t, b_steepness = distances_tile(
             b_dot, top[:, None], rows, o_seen, mask_s, m_key[None, :], softcap, True, FEATURES
         )
         b_p, b_w = weights_tile(b_t, base[:, None], rest[:, None], b_alpha[:, None], KIND)
-        b_dp = dot(b_grad, tl.trans(b_value), tl.zeros([16, C], tl.float32))
+        b_dp = narrow_dot(b_grad, tl.trans(b_value), tl.zeros([16, C], tl.float32))
         if DROPOUT & FEATURES:
             b_dp *= kept_tile(tl.load(p_seed), (o_row * S)[:, None] + o_seen, dropout)
         b_dz = tl.where(b_w > 0, b_w * (b_dp - mean[:, None]), 0.0)
         b_ds = b_dz * b_steepness * slope[:, None]
-        b_sum = dot(b_ds.to(b_key.dtype), b_key, b_sum)
+        b_sum = narrow_dot(b_ds.to(b_key.dtype), b_key, b_sum)
         b_word = tl.sum(tl.where(b_w > 0, b_row_bit, 0), 0)
         tl.atomic_or(
             p_bits + o_key // RK * words + tl.min(o_t, 0) // 32, b_word,
             mask=m_key & (b_word != 0), sem="relaxed",
         )  # fmt: skip
-        mass += tl.sum(b_w, 1)
-        gap += tl.sum(b_dz, 1)
         if GAMMA & NEEDS:
-            b_x = tl.where(b_w > 0, b_t + top[:, None], 0.0)
-            by_gamma += tl.sum(b_dz * b_x, 1)
-            at_gamma += tl.sum(b_w * b_x, 1)
+            by_gamma += tl.sum(b_dz * tl.where(b_w > 0, b_t + top[:, None], 0.0), 1)
         if SCALE & NEEDS:
             by_scale += tl.sum(b_dz * b_steepness * b_dot, 1)
-            at_scale += tl.sum(b_w * b_steepness * b_dot, 1)
         if SLOPE & NEEDS:
-            b_distance = tl.abs(rows[3] - o_seen).to(tl.float32)
-            by_slope += tl.sum(b_dz * b_distance, 1)
-            at_slope += tl.sum(b_w * b_distance, 1)
+            by_slope += tl.sum(b_dz * tl.abs(rows[3] - o_seen).to(tl.float32), 1)
         if ALPHA & NEEDS:
             by_alpha = add_all(by_alpha, alpha_sums(b_p, b_dp, b_alpha[:, None] - 1))
     store_tile(p_query_grad, b_sum, o_row, m_row, D, BD)
-    b_sink = ((b_alpha - 1) / b_gamma * b_sink)[:, None]
-    b_p, b_w = zero[:, None], zero[:, None]
-    if SINKS & FEATURES:
-        b_p, b_w = weights_tile(
-            b_sink - top[:, None], base[:, None], rest[:, None], b_alpha[:, None], KIND
-        )
-    # What the mean of rounded values lacks.
-    weight = tl.sum(b_w, 1)
-    lack = (gap - weight * mean) / tl.where(mass + weight > 0, mass + weight, 1.0)
-    mean += lack
     tl.store(p_mean + o_row, mean, mask=m_row)
     if NEEDS:
-        by_gamma -= lack * at_gamma
-        by_scale -= lack * at_scale
-        by_slope -= lack * at_slope
-        by_sink = -weight * mean
+        b_sink = ((b_alpha - 1) / b_gamma * b_sink)[:, None]
+        b_p, b_w = zero[:, None], zero[:, None]
+        if SINKS & FEATURES:
+            b_p, b_w = weights_tile(
+                b_sink - top[:, None], base[:, None], rest[:, None], b_alpha[:, None], KIND
+            )
+        by_sink = -tl.sum(b_w, 1) * mean
         p_rows_grad += o_row
         if ALPHA & NEEDS:
             by_alpha = add_all(by_alpha, alpha_sums(b_p, b_p * 0, b_alpha[:, None] - 1))

@@ -61,6 +61,16 @@ def dot(b_a, b_b, b_sum):
 
 
 @triton.jit
+def narrow_dot(b_a, b_b, b_sum):
+    """The same for vectors of at most 64 entries in float32: each product is made of three on
+    tensor cores, and lacks its last two bits. Wider ones would not fit the registers."""
+    if _INTERPRETED:
+        return dot(b_a, b_b, b_sum)
+    else:
+        return tl.dot(b_a, b_b, b_sum, input_precision="tf32x3")
+
+
+@triton.jit
 def load_tile(
     p_x, first, stride, n, EDGE: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BD: tl.constexpr
 ):

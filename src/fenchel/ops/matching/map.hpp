@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "birkhoff.hpp"
 #include "structure.hpp"
 
 namespace fenchel {
@@ -54,12 +55,50 @@ class MatchingMap : public Grid {
     return rounded(value);
   }
 
+  int64_t patience() const { return 64 + 2 * min_side_; }
+  // SparseMAP at once.
+  bool decompose(const double* scores, const double*, double tol, Decomposition& out) const {
+    const int64_t few = min_side_, many = max_side_;
+    const bool across = rows_ > columns_;  // columns take the place of rows
+    const auto part = [&](int64_t i, int64_t j) { return across ? j * few + i : i * many + j; };
+    std::vector<double> theta(static_cast<size_t>(few * many)), u(static_cast<size_t>(many * many));
+    for (int64_t i = 0; i < few; ++i)
+      for (int64_t j = 0; j < many; ++j) theta[i * many + j] = scores[part(i, j)];
+    BirkhoffProjection projection;
+    projection.solve(few, many, theta.data(), u.data());
+    for (int64_t p = 0; p < few * many; ++p) {
+      const int64_t i = across ? p % few : p / many, j = across ? p / few : p % many;
+      const bool inside = u[i * many + j] > 0;
+      out.set_groups(inside ? i : -1, inside && projection.is_tight(j) ? j : -1);
+    }
+    complete_columns(few, many, u.data());
+    BirkhoffPeeling().solve(many, few, u.data(), tol, out);
+    if (few < many) out.merge_equal(many, few);
+    if (across) {
+      const std::vector<int32_t> codes = out.codes;
+      out.codes.assign(static_cast<size_t>(out.size() * many), -1);
+      for (int64_t k = 0; k < out.size(); ++k)
+        for (int64_t i = 0; i < few; ++i) out.codes[k * many + codes[k * few + i]] = static_cast<int32_t>(i);
+    }
+    return true;
+  }
+
  private:
   int min_side_, max_side_, width_;
   WorkspaceOf<Num> scores_;  // of the fewer, padded with −inf
   WorkspaceOf<Num> price_, open_, key_, profit_, reached_;
   std::vector<int64_t> previous_row_;
   std::vector<int> column_of_, row_of_, free_, closed_;
+
+  // Rows below for what columns lack to one.
+  static void complete_columns(int64_t rows, int64_t columns, double* u) {
+    for (int64_t j = 0; j < columns; ++j) {
+      double sum = 0;
+      for (int64_t i = 0; i < rows; ++i) sum += u[i * columns + j];
+      for (int64_t i = rows; i < columns; ++i)
+        u[i * columns + j] = std::max(1 - sum, 0.0) / static_cast<double>(columns - rows);
+    }
+  }
 
   void reset_prices() {
     for (int j = 0; j < width_; ++j) price_[j] = 0;

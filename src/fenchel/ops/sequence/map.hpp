@@ -1,6 +1,7 @@
 // Viterbi's algorithm: the best sequence of tags, by dynamic programming over the positions.
 #pragma once
 
+#include "flow.hpp"
 #include "structure.hpp"
 
 namespace fenchel {
@@ -47,7 +48,75 @@ class SequenceMap : public Grid {
     return backtrack(scores, code);
   }
 
+  int64_t patience() const { return rows_ + 16 * columns_; }
+  // SparseMAP at once. It takes the time of some hundred rounds of the active set for each tag.
+  bool decompose(const double* scores, const double* extra_scores, double tol, Decomposition& out) const {
+    if (rows_ < 2 || columns_ > kMaxFlowTags) return false;
+    if (extra_scores)
+      for (int32_t a = 0; a < ends_; ++a) {
+        const int32_t part = a < columns_ ? a : (rows_ - 2) * columns_ + a;
+        for (const int32_t value : {2 * part, -1, a}) out.links.push_back(value);
+      }
+    decompose_flow(flow_problem(scores, extra_scores), tol, [&](int64_t i, int32_t a, int32_t b) {
+      return ends_ + (static_cast<int64_t>(pair(static_cast<int>(i))) * columns_ + a) * columns_ + b;
+    }, out);
+    if (!extra_scores) out.links.clear();
+    return true;
+  }
+
  private:
+  static constexpr int kMaxFlowTags = 128;
+
+  // Scores relative to the largest of each position and of the transitions; without edges that are on no path.
+  FlowProblem flow_problem(const double* scores, const double* extra_scores) const {
+    const int64_t n = rows_, k = columns_;
+    FlowProblem problem{n, k, {scores, scores + n * k}, {}};
+    const double* ends = extra_scores;
+    for (int64_t a = 0; a < ends_ / 2; ++a)
+      problem.scores[a] += ends[a], problem.scores[(n - 1) * k + a] += ends[k + a];
+    const double* transitions = extra_scores ? extra_scores + ends_ : nullptr;
+    problem.edges.assign(static_cast<size_t>((n - 1) * k * k), 0.0);
+    if (transitions)
+      for (int64_t i = 0; i + 1 < n; ++i)
+        std::copy_n(transitions + pair(static_cast<int>(i)) * k * k, k * k, problem.edges.data() + i * k * k);
+    const double top = largest_unpadded(problem.edges.data(), static_cast<int64_t>(problem.edges.size()));
+    for (double& score : problem.edges) score -= top;
+    remove_dead_ends(problem);
+    for (int64_t i = 0; i < n; ++i) {
+      double* row = problem.scores.data() + i * k;
+      const double most = largest_unpadded(row, k);
+      for (int64_t a = 0; a < k; ++a) row[a] = row[a] == kNone ? 0 : row[a] - most;
+    }
+    return problem;
+  }
+
+  static void remove_dead_ends(FlowProblem& problem) {
+    const int64_t n = problem.length, k = problem.tags;
+    std::vector<char> left(static_cast<size_t>(n * k)), right(left.size());
+    for (int64_t j = 0; j < n * k; ++j) {
+      const bool possible = problem.scores[j] > kNone;
+      left[j] = possible && j < k;
+      right[j] = possible && j >= (n - 1) * k;
+    }
+    const auto edge = [&](int64_t i, int64_t a, int64_t b) -> double& {
+      return problem.edges[(i * k + a) * k + b];
+    };
+    for (int64_t i = 0; i + 1 < n; ++i)
+      for (int64_t a = 0; a < k; ++a)
+        for (int64_t b = 0; b < k; ++b)
+          if (left[i * k + a] && edge(i, a, b) > kNone && problem.scores[(i + 1) * k + b] > kNone)
+            left[(i + 1) * k + b] = true;
+    for (int64_t i = n - 2; i >= 0; --i)
+      for (int64_t a = 0; a < k; ++a)
+        for (int64_t b = 0; b < k; ++b)
+          if (right[(i + 1) * k + b] && edge(i, a, b) > kNone && problem.scores[i * k + a] > kNone)
+            right[i * k + a] = true;
+    for (int64_t i = 0; i + 1 < n; ++i)
+      for (int64_t a = 0; a < k; ++a)
+        for (int64_t b = 0; b < k; ++b)
+          if (!left[i * k + a] || !right[(i + 1) * k + b]) edge(i, a, b) = kNone;
+  }
+
   int width_;
   bool shared_;
   int ends_;  // how many scores of first and last tags there are

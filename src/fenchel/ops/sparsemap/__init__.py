@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._native import NativeFunction
+from .._operator import declare
 from .._structure import step
 from . import reference
-from .solution import Limits, Outcome, Support
+from .solution import Face, Limits, Outcome, Support, extra_marginals
 
 METHODS = ("active_set", "frank_wolfe", "away", "pairwise")
 ORACLES = ("sequence", "tree", "projective_tree", "matching", "budget", "choice")
@@ -25,15 +27,16 @@ _ARGUMENTS = (
 _SOLVE = {name: NativeFunction(f"sparsemap_{name}", _ARGUMENTS) for name in ORACLES}
 _TAKE = NativeFunction(
     "sparsemap_take",
-    "solutions: void*, width: i64, codes: i32*, parts: i32*, extras: i32*, weights: f64*, "
-    "factor: f64*",
+    "solutions: void*, width: i64, factor_width: i64, groups_width: i64, links_width: i64, "
+    "codes: i32*, parts: i32*, extras: i32*, weights: f64*, factor: f64*, at_once: bool*, "
+    "groups: i32*, links: i32*",
 )
 _JACOBIAN = NativeFunction(
     "sparsemap_jacobian",
     "part_indices: i32*, positions: i64, parts: i64, extra_indices: i32*, extras_each: i64, "
-    "extras: i64, factor: f64*, sizes: i64*, count: i64, width: i64, in_parts: f64*, "
-    "in_extras: f64*, in_weights: f64*, out_parts: f64*, out_extras: f64*, out_weights: f64*, "
-    "threads: i32",
+    "extras: i64, factor: f64*, factor_width: i64, at_once: bool*, groups: i32*, links: i32*, "
+    "num_links: i64, sizes: i64*, count: i64, width: i64, in_parts: f64*, in_extras: f64*, "
+    "in_weights: f64*, out_parts: f64*, out_extras: f64*, out_weights: f64*, threads: i32",
 )
 
 
@@ -68,7 +71,7 @@ def solve(
     gaps = scores.new_empty(count)
     iterations, supports = torch.empty((2, count), dtype=torch.int64).unbind()
     converged = torch.empty(count, dtype=torch.bool)
-    solutions, shape = ctypes.c_void_p(), (ctypes.c_int64 * 4)()
+    solutions, shape = ctypes.c_void_p(), (ctypes.c_int64 * 8)()
     _SOLVE[oracle](
         *(scores, extra_scores, step(extra_scores, count)),
         *(lengths, 0 if lengths is None else lengths.shape[1], count, *sizes),
@@ -76,12 +79,19 @@ def solve(
         *(METHODS.index(method), regularize, limits.max_iter, limits.tol),
         *(marginals, gaps, iterations, supports, converged, ctypes.byref(solutions), shape),
     )
-    width, positions, others, missed = shape
+    width, positions, others, missed, factor_width, num_at_once, *face_widths = shape
     codes = torch.empty((count, width, positions), dtype=torch.int32)
     parts, extras = torch.empty_like(codes), codes.new_empty((count, width, others))
-    weights, factor = scores.new_empty(count, width), scores.new_empty(count, width, width)
-    _TAKE(solutions, width, codes, parts, extras, weights, factor)
-    support = Support(codes, parts, extras, factor, supports)
+    weights, factor = scores.new_empty(count, width), scores.new_empty(count, *2 * (factor_width,))
+    face = None
+    if num_at_once:
+        groups, links = (codes.new_empty((count, n // 3, 3)) for n in face_widths)
+        face = Face(torch.empty_like(converged), groups, links)
+    _TAKE(
+        *(solutions, width, factor_width, *face_widths, codes, parts, extras, weights, factor),
+        *(face or (None, None, None)),
+    )
+    support = Support(codes, parts, extras, factor, supports, face)
     return marginals, weights, support, Outcome(gaps, iterations, converged, missed)
 
 
@@ -91,28 +101,112 @@ def jacobian(
     extras: Tensor | None,
     weights: Tensor | None,
     widths: tuple[int, int],
+    with_weights: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The Jacobian of marginals, extra marginals and weights in their scores, times a vector.
 
     With B the indicators of parts, of extra parts and of the structures themselves, it is
     B D Bᵀ, symmetric, where D = A⁻¹ − A⁻¹11ᵀA⁻¹ / 1ᵀA⁻¹1 and A = MᵀM + 11ᵀ; D is the same with MᵀM
-    for A where that is regular.
+    for A where that is regular. Where the face is known, the projection onto it takes the place of
+    M D Mᵀ, and what follows from it that of the products with N.
 
     Args:
         support: what `solve` returned.
         parts, extras, weights: the vector, (B, parts), (B, extras) and (B, K) in float64,
             contiguous; None is zero.
         widths: how many parts and extras there are.
+        with_weights: whether the third piece of the product is wanted; else it is zero.
     Returns:
         The product, in the same three pieces.
     """
     if support.parts.is_floating_point():
         return reference.jacobian(support, parts, extras, weights)
-    count, width = support.factor.shape[:2]
-    out = [support.factor.new_empty(count, n) for n in (*widths, width)]
+    count, width = support.codes.shape[:2]
+    out = [support.factor.new_empty(count, n) for n in widths]
+    out_weights = support.factor.new_zeros(count, width)
     _JACOBIAN(
         *(support.parts, support.parts.shape[2], widths[0]),
         *(support.extras, support.extras.shape[2], widths[1]),
-        *(support.factor, support.sizes, count, width, parts, extras, weights, *out),
+        *(support.factor, support.factor.shape[1], *(support.face or (None, None, None))),
+        *(0 if support.face is None else support.face.links.shape[1], support.sizes, count, width),
+        *(parts, extras, weights, *out, out_weights if with_weights else None),
     )
-    return out[0], out[1], out[2]
+    return out[0], out[1], out_weights
+
+
+def _fake_marginals(scores: Tensor, extra_scores: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
+    count = scores.shape[0]
+    extras = 0 if extra_scores is None else extra_scores.shape[1]
+    return (
+        torch.empty_like(scores),
+        scores.new_empty(count, extras),
+        scores.new_empty(count),
+        scores.new_empty(count, dtype=torch.int64),
+        scores.new_empty(count, dtype=torch.bool),
+    )
+
+
+def _fake_product(*arguments: Any) -> tuple[Tensor, ...]:
+    return _fake_marginals(*arguments)[:2]
+
+
+def _solve(
+    scores: Tensor,
+    extra_scores: Tensor | None,
+    lengths: Tensor | None,
+    oracle: str,
+    sizes: list[int],
+    method: str,
+    tol: float,
+    max_iter: int,
+    regularize: bool,
+) -> tuple[Tensor, Tensor, Support, Outcome]:
+    n, m, option = sizes
+    rest = (lengths, None, method, Limits(tol, max_iter), regularize)
+    return solve(oracle, (n, m, option), scores, extra_scores, *rest)
+
+
+def _marginals(scores: Tensor, extra_scores: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+    u, weights, support, outcome = _solve(scores, extra_scores, *rest)
+    v = u.new_empty(len(u), 0)
+    if extra_scores is not None:
+        v = extra_marginals(support.extras, weights, extra_scores.shape[1]).contiguous()
+    return u, v, *outcome[:3]
+
+
+def _product(
+    scores: Tensor,
+    extra_scores: Tensor | None,
+    of_u: Tensor,
+    of_v: Tensor | None,
+    *rest: Any,
+) -> tuple[Tensor, ...]:
+    support = _solve(scores, extra_scores, *rest)[2]
+    widths = scores.shape[1], 0 if extra_scores is None else extra_scores.shape[1]
+    return jacobian(support, of_u, of_v, None, widths, False)[:2]
+
+
+_OPTIONS = (
+    "Tensor? lengths, str oracle, int[] sizes, str method, float tol, int max_iter, bool regularize"
+)
+marginals = declare(
+    f"sparsemap(Tensor scores, Tensor? extra_scores, {_OPTIONS})"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    fake=_fake_marginals,
+    reference=_marginals,
+    native=_marginals,
+    triton=None,
+    rowwise=False,
+)
+"""Marginals u and v, gaps, oracle calls, and which instances have converged, for graphs that cannot
+hold a support, whose size depends on the scores. Tensors as for `solve`, on the CPU."""
+product = declare(
+    f"sparsemap_product(Tensor scores, Tensor? extra_scores, Tensor of_u, Tensor? of_v, {_OPTIONS})"
+    " -> (Tensor, Tensor)",
+    fake=_fake_product,
+    reference=_product,
+    native=_product,
+    triton=None,
+    rowwise=False,
+)
+"""The Jacobian of u and v times (of_u, of_v). It solves again."""

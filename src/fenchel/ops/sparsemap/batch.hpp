@@ -25,11 +25,13 @@ struct Batch {
   int threads;
 };
 
-// What remains of an instance: its structures as codes, parts and extra parts, their weights
-// and the factor of their Gram matrix plus one, by columns.
+// What remains of an instance: its structures as codes, parts and extra parts, their weights, and the factor of
+// their Gram matrix plus one, by columns. Solved at once it has no factor, but groups (parts, 3)
+// and links (any number, 3).
 struct Solution {
-  std::vector<int32_t> codes, parts, extras;
+  std::vector<int32_t> codes, parts, extras, groups, links;
   std::vector<double> weights, factor;
+  bool at_once = false;
 };
 
 struct Solutions {
@@ -95,9 +97,10 @@ class BatchSolver {
     if (!is_solvable(scores_.data(), oracle.parts()) ||
         (extra_scores && !is_solvable(extra_scores, oracle.extras())))
       return leave_unsolved(row, std::numeric_limits<double>::quiet_NaN());
-    const int64_t width = batch_.start_width;
-    if (!start(instance_, batch_.start_codes + row * width * positions_,
-               batch_.start_weights + row * width, width, positions_))
+    const double* weights = batch_.start_weights + row * batch_.start_width;
+    const int64_t known = std::count_if(weights, weights + batch_.start_width, [](double w) { return w > 0; });
+    const int64_t width = known <= instance_.patience() ? batch_.start_width : 0;
+    if (!start(instance_, batch_.start_codes + row * batch_.start_width * positions_, weights, width, positions_))
       return leave_unsolved(row, 0);
     const Limits limits{batch_.tol, batch_.max_iter};
     const auto method = static_cast<Method>(batch_.method);
@@ -109,8 +112,8 @@ class BatchSolver {
     batch_.gaps[row] = outcome.gap;
     batch_.iterations[row] = outcome.iterations;
     batch_.converged[row] = outcome.converged;
-    batch_.sizes[row] = instance_.support.size();
     write(solution);
+    batch_.sizes[row] = static_cast<int64_t>(solution.weights.size());
   }
 
  private:
@@ -123,24 +126,37 @@ class BatchSolver {
 
   void write(Solution& solution) {
     const Support& support = instance_.support;
-    const int64_t size = support.size(), positions = instance_.oracle().positions();
+    const Decomposition& decomposition = instance_.decomposition;
+    solution.at_once = !decomposition.empty();
+    const int64_t size = solution.at_once ? decomposition.size() : support.size();
+    const int64_t positions = instance_.oracle().positions();
     instance_.oracle().gather(iota_.data(), place_.data());
     solution.codes.assign(size * positions_, -1);
     solution.parts.assign(size * positions_, -1);
     solution.extras.assign(size * max_extras_, -1);
-    solution.factor.assign(size * size, 0.0);
+    solution.factor.assign(solution.at_once ? 0 : size * size, 0.0);
     solution.weights.resize(size);
     double total = 0;
-    for (int64_t k = 0; k < size; ++k) total += support.weight(k);
+    for (int64_t k = 0; k < support.size(); ++k) total += support.weight(k);
     for (int64_t k = 0; k < size; ++k) {
-      solution.weights[k] = support.weight(k) / total;
-      std::copy_n(support.others(k), positions, solution.codes.data() + k * positions_);
+      if (solution.at_once) instance_.fill_next(decomposition.codes.data() + k * positions);
+      const int64_t from = solution.at_once ? support.size() : k;
+      solution.weights[k] = solution.at_once ? decomposition.weights[k] : support.weight(k) / total;
+      std::copy_n(support.others(from), positions, solution.codes.data() + k * positions_);
       for (int64_t i = 0; i < positions; ++i) {
-        const int32_t part = support.row(k)[i];
+        const int32_t part = support.row(from)[i];
         if (part >= 0) solution.parts[k * positions_ + i] = static_cast<int32_t>(place_[part]);
       }
-      instance_.copy_extras(k, solution.extras.data() + k * max_extras_);
-      support.factor().copy_column(k, solution.factor.data() + k * size + k);
+      instance_.copy_extras(from, solution.extras.data() + k * max_extras_);
+      if (!solution.at_once) support.factor().copy_column(k, solution.factor.data() + k * size + k);
+    }
+    solution.groups.assign(decomposition.groups.empty() ? 0 : 3 * parts_, -1);
+    for (size_t k = 0; k < decomposition.groups.size(); ++k)
+      solution.groups[3 * static_cast<size_t>(place_[k / 3]) + k % 3] = decomposition.groups[k];
+    solution.links = decomposition.links;
+    for (size_t k = 0; k < solution.links.size(); ++k) {
+      int32_t& slot = solution.links[k];
+      if (k % 3 < 2 && slot >= 0) slot = 2 * static_cast<int32_t>(place_[slot / 2]) + slot % 2;
     }
   }
 
@@ -176,6 +192,13 @@ int solve_batch(const Batch& batch, Make make, Solutions** out, int64_t* shape) 
     shape[1] = solutions->positions;
     shape[2] = solutions->extras;
     shape[3] = std::count(batch.converged, batch.converged + batch.count, false);
+    std::fill_n(shape + 4, 4, 0);
+    for (const Solution& one : solutions->all) {
+      shape[4] = std::max<int64_t>(shape[4], one.at_once ? 0 : one.weights.size());
+      shape[5] += one.at_once;
+      shape[6] = std::max<int64_t>(shape[6], one.groups.size());
+      shape[7] = std::max<int64_t>(shape[7], one.links.size());
+    }
     *out = solutions.release();
   } catch (const std::exception&) {
     status = kOutOfMemory;

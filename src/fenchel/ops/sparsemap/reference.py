@@ -37,6 +37,15 @@ Oracle = Callable[[Tensor, Tensor, Tensor], Columns]
 the batch to the best structure of each."""
 
 
+def check_best(shortfall: float) -> None:
+    """Raises if a structure's score is that much too low to be the best one's."""
+    if shortfall > 0:
+        raise ValueError(
+            "the oracle must return the best structure; it returned one whose score is lower, "
+            f"by {shortfall:.1e}, than that of others it has returned before."
+        )
+
+
 class _Instance:
     """The solver of one instance, between calls of the oracle."""
 
@@ -60,11 +69,8 @@ class _Instance:
         self.iterations += 1
         self.gap = max(float(value - level), 0.0)
         rounding = self._unit * (8 + len(at.parts))
-        if value - level < -max(self.limits.tol, 8 * rounding):
-            raise ValueError(
-                "the oracle must return the best structure; it returned one whose score is lower, "
-                f"by {float(level - value):.1e}, than that of others it has returned before."
-            )
+        shortfall = float(level - value)
+        check_best(shortfall if shortfall > max(self.limits.tol, 8 * rounding) else 0.0)
         self.converged = self.gap <= max(self.limits.tol, rounding)
         if self.converged or self.iterations >= self.limits.max_iter:
             return False
@@ -167,17 +173,13 @@ def solve(
             for i, b in enumerate(active)
             if instances[b].answer(found.codes[i], found.parts[i], found.extras[i])
         ]
-    bad = ~((scores < torch.inf).all(-1) & (extra_scores < torch.inf).all(-1))
-    return _gather(instances, first, bad)
+    weights, support, outcome = _gather(instances, first)
+    marginals = torch.einsum("bk,bkn->bn", weights, support.parts)
+    return leave_unsolved(scores, extra_scores, first.found, marginals, weights, support, outcome)
 
 
-def _gather(
-    instances: list[_Instance], first: Columns, bad: Tensor
-) -> tuple[Tensor, Tensor, Support, Outcome]:
-    """The solutions, padded to the widest support.
-
-    Where none was found there is no structure: marginals are zero, or NaN where scores are `bad`.
-    """
+def _gather(instances: list[_Instance], first: Columns) -> tuple[Tensor, Support, Outcome]:
+    """The solutions, padded to the widest support."""
     found = first.found
     combinations = [instance.combination for instance in instances]
     for combination in combinations:
@@ -185,7 +187,6 @@ def _gather(
     counts = [len(combination.parts) for combination in combinations]
     sizes = torch.tensor(counts, dtype=torch.int64) * found
     width = max(sizes.tolist(), default=0)
-    inside = torch.arange(width) < sizes.unsqueeze(-1)
 
     def stacked(rows: list[list[Tensor]], like: Tensor, filling: float) -> Tensor:
         full = like.new_full((len(rows), width, *like.shape[1:]), filling)
@@ -195,7 +196,7 @@ def _gather(
         return full
 
     factor = torch.eye(width, dtype=torch.float64).repeat(len(sizes), 1, 1)
-    weights = torch.zeros_like(inside, dtype=torch.float64)
+    weights = torch.zeros(len(sizes), width, dtype=torch.float64)
     for b in found.nonzero().flatten().tolist():
         size = int(sizes[b])
         factor[b, :size, :size] = combinations[b].factor().T
@@ -207,24 +208,35 @@ def _gather(
         factor,
         sizes,
     )
-    filling = torch.where(bad, torch.nan, 0.0).double()
-    marginals = torch.einsum("bk,bkn->bn", weights, support.parts)
-    marginals = torch.where(found.unsqueeze(-1), marginals, filling.unsqueeze(-1))
-    gaps = torch.tensor([i.gap for i in instances], dtype=torch.float64)
-    has_converged = torch.tensor([i.converged for i in instances], dtype=torch.bool)
-    converged = torch.where(found, has_converged, ~bad)
     outcome = Outcome(
-        torch.where(found, gaps, filling),
-        torch.tensor([i.iterations for i in instances], dtype=torch.int64) * found,
-        converged,
-        int((~converged).sum()),
+        torch.tensor([i.gap for i in instances], dtype=torch.float64),
+        torch.tensor([i.iterations for i in instances], dtype=torch.int64),
+        torch.tensor([i.converged for i in instances], dtype=torch.bool),
+        missed=0,
     )
-    return (
-        torch.where(found.unsqueeze(-1), marginals, filling.unsqueeze(-1)),
-        weights,
-        support,
-        outcome,
-    )
+    return weights, support, outcome
+
+
+def leave_unsolved(
+    scores: Tensor,
+    extra_scores: Tensor,
+    found: Tensor,
+    marginals: Tensor,
+    weights: Tensor,
+    support: Support,
+    outcome: Outcome,
+) -> tuple[Tensor, Tensor, Support, Outcome]:
+    """What `solve` returns, from what was found where there is a structure.
+
+    Elsewhere marginals are zero, or NaN if scores have NaN or +inf.
+    """
+    bad = ~((scores < torch.inf).all(-1) & (extra_scores < torch.inf).all(-1))
+    filling = torch.where(bad, torch.nan, 0.0).double()
+    marginals = torch.where(found.unsqueeze(-1), marginals, filling.unsqueeze(-1))
+    converged = torch.where(found, outcome.converged, ~bad)
+    gap = torch.where(found, outcome.gap, filling)
+    missed = int((~converged).sum())
+    return marginals, weights, support, Outcome(gap, outcome.iterations, converged, missed)
 
 
 def jacobian(

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "decomposition.hpp"
 #include "structure.hpp"
 #include "support.hpp"
 
@@ -23,6 +24,12 @@ struct Outcome {
   int64_t iterations = 0;
   bool converged = false;
 };
+
+template <class Oracle, class = void>
+struct CanDecompose : std::false_type {};
+template <class Oracle>
+struct CanDecompose<Oracle, std::void_t<decltype(std::declval<Oracle&>().decompose(
+                                nullptr, nullptr, 0.0, std::declval<Decomposition&>()))>> : std::true_type {};
 
 // The scores of one instance, and the oracles for them, built by an oracle_maker. If `regularize`, v counts in
 // the norm as u does.
@@ -50,6 +57,7 @@ class Instance {
     code_.resize(positions_), base_.resize(positions_ + extras_);
     support.start(positions_ + (regularize_ ? extras_ : 0), positions_ + (regularize_ ? 0 : extras_));
     magnitude_ = 0, oracle_has_extra_ = is_exact_ = false;
+    decomposition.clear();
     return extras_;
   }
 
@@ -129,9 +137,54 @@ class Instance {
   void update_marginals() {
     std::fill(marginals_.begin(), marginals_.end(), 0.0);
     support.add_marginals(marginals_.data());
+    update_residual();
+  }
+  void update_residual() {
     for (int64_t i = 0; i < parts_; ++i) residual_[i] = scores_[i] - marginals_[i];
     for (int64_t i = parts_; i < count_; ++i)
       residual_[i] = extra_scores_[i - parts_] - marginals_[i];
+  }
+
+  // After how many rounds solving at once is likely to be faster; never, if it is impossible.
+  int64_t patience() const {
+    if constexpr (CanDecompose<Oracle>::value)
+      if (!is_exact_ && !regularize_) return oracle_.patience();
+    return std::numeric_limits<int64_t>::max();
+  }
+
+  // Solves at once, instead of the support; `level` gets ⟨scores − marginals, marginals⟩.
+  bool decompose(double tol, double* level) {
+    if constexpr (CanDecompose<Oracle>::value) {
+      decomposition.clear();
+      if (!oracle_.decompose(scores_, extra_scores_, tol, decomposition) || decomposition.empty()) {
+        decomposition.clear();
+        return false;
+      }
+      decomposition.normalize();
+      std::fill(marginals_.begin(), marginals_.end(), 0.0);
+      double score = 0;
+      for (int64_t k = 0; k < decomposition.size(); ++k) {
+        const double weight = decomposition.weights[k];
+        fill_next(decomposition.codes.data() + k * positions_);
+        const int32_t* parts = support.row(support.size());
+        for (int64_t i = 0; i < positions_; ++i)
+          if (parts[i] >= 0) marginals_[parts[i]] += weight;
+        score += weight * score_next();
+      }
+      update_residual();
+      *level = score - squared_norm();
+      return true;
+    }
+    return false;
+  }
+
+  // Makes the structures of the decomposition the support.
+  void adopt_decomposition() {
+    support.clear();
+    for (int64_t k = 0; k < decomposition.size(); ++k) {
+      fill_next(decomposition.codes.data() + k * positions_);
+      if (support.compare_next() < 0) support.add_next(score_next(), decomposition.weights[k]);
+    }
   }
 
   // ⟨scores − marginals, marginals⟩, on the scale of `score_next`.
@@ -142,14 +195,16 @@ class Instance {
   }
 
   // What of a gap may be rounding: marginals add up as many weights as there are structures.
-  double rounding() const {
-    const double size = static_cast<double>(support.size());
+  double rounding() const { return rounding(support.size()); }
+  double rounding(int64_t structures) const {
+    const double size = static_cast<double>(structures);
     return 16 * std::numeric_limits<double>::epsilon() * (8 + size) * (positions_ + magnitude_);
   }
 
   const std::vector<double>& marginals() const { return marginals_; }
 
   Support support;
+  Decomposition decomposition;  // empty unless it is the solution
 
  private:
   const int32_t* extras_of(int64_t k) const {
@@ -207,19 +262,43 @@ class Instance {
   std::vector<int32_t> code_;
 };
 
+// Solves at once; false if that is impossible or not exact enough. If it is better than the support, whose gap is
+// given, its structures become the support.
+template <class Make>
+bool solve_at_once(Instance<Make>& instance, Limits limits, double gap, Outcome& outcome) {
+  constexpr int64_t kMaxAdopted = 1000;
+  double level;
+  if (!instance.decompose(limits.gap, &level)) return false;
+  instance.find_next();
+  ++outcome.iterations;
+  const double value = instance.score_next() - instance.overlap(instance.support.size());
+  const int64_t size = instance.decomposition.size();
+  outcome.gap = std::max(value - level, 0.0);
+  outcome.converged = outcome.gap <= std::max(limits.gap, instance.rounding(size));
+  if (outcome.converged) return true;
+  if (outcome.gap < gap && size <= kMaxAdopted) instance.adopt_decomposition();
+  instance.decomposition.clear();
+  return false;
+}
+
 // The active set method. Each round adds the structure that violates optimality most, and gives all structures
 // their best weights. The objective grows in each round, so no support repeats, and the rounds end. Near the end
 // it grows by the square of a small gap, which rounding may hide: such a round has stalled. After many of them,
-// or if the oracle has nothing new, a new factorization is tried once.
+// or if the oracle has nothing new, a new factorization is tried once. Where many rounds were not enough, solving at
+// once is tried, once, too; then the objective may start anew.
 template <class Make>
 Outcome active_set(Instance<Make>& instance, Limits limits) {
   constexpr int kMaxStalled = 100;
   Support& support = instance.support;
   Outcome outcome;
-  double best = -kInf<double>;
+  double best = -kInf<double>, gap = kInf<double>;
   int stalled = 0;
   bool is_fresh = false;
   for (;;) {
+    if (outcome.iterations == instance.patience() && outcome.iterations + 1 < limits.iterations) {
+      if (solve_at_once(instance, limits, gap, outcome)) return outcome;
+      best = -kInf<double>, stalled = 0;
+    }
     const double tau = support.optimize();
     const double value = (support.mean_score() + tau) / 2;
     instance.update_marginals();
@@ -231,7 +310,8 @@ Outcome active_set(Instance<Make>& instance, Limits limits) {
     const bool last = outcome.iterations == limits.iterations;
     stalled = value > best ? 0 : stalled + 1;
     best = std::max(best, value);
-    if (score - overlap - tau > tolerance && !known && stalled < kMaxStalled && !last) {
+    gap = score - overlap - tau;
+    if (gap > tolerance && !known && stalled < kMaxStalled && !last) {
       support.add_next(score, 0);
       is_fresh = false;
       continue;

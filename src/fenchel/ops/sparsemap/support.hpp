@@ -21,6 +21,9 @@ class Support {
     padded_ = padded<float>(parts);
     stride_ = padded<float>(padded_ + others);
     rows_.resize(static_cast<size_t>(capacity_ * stride_));
+    clear();
+  }
+  void clear() {
     size_ = 0;
     factor_.clear();
     for (int64_t k = 0; k < capacity_; ++k) slot_[k] = static_cast<int32_t>(k);

@@ -6,6 +6,7 @@
 // everything is contracted into one node.
 #pragma once
 
+#include "arborescences.hpp"
 #include "structure.hpp"
 
 namespace fenchel {
@@ -40,6 +41,18 @@ class TreeMap : public Grid {
     Num value = 0;
     for (int i = 0; i < rows_; ++i) value += scores[static_cast<int64_t>(code[i]) * rows_ + i];
     return rounded(value);
+  }
+
+  int64_t patience() const { return 64 + 2 * rows_; }
+  // SparseMAP at once, if no constraint but those of the degrees is tight.
+  bool decompose(const double* scores, const double*, double tol, Decomposition& out) const {
+    const auto n = static_cast<int64_t>(rows_);
+    std::vector<double> u(static_cast<size_t>(n * n));
+    const bool one_root = DegreeProjection().solve(n, single_root_, scores, u.data());
+    for (int64_t k = 0; k < n * n; ++k)
+      out.set_groups(u[k] > 0 ? k % n : -1, u[k] > 0 && k / n == k % n && one_root ? 0 : -1);
+    TreePeeling().solve(n, one_root, u.data(), tol, out);
+    return true;
   }
 
  private:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..._checks import type_name
+from ...attention import KeysValues
 from ..data._vocabulary import Vocabulary
 from ._checks import check_distributions, check_same_sizes, check_same_vocabularies
 from ._model import Seq2Seq
@@ -27,7 +28,7 @@ variation, in units of the rounding error of its scores' dtype. See docs/concept
 class Decoder(Protocol):
     """What search needs of a model: `Seq2Seq`, or anything with these three methods.
 
-    The first dimension of every tensor of a state is the hypotheses.
+    A state holds tensors, and caches of keys, whose first dimension is the hypotheses.
     """
 
     def start(self, source: Tensor, lengths: Tensor) -> State:
@@ -145,4 +146,8 @@ def join(parts: list[list[State]]) -> list[State]:
     if len(parts) == 1:
         return parts[0]
     models = zip(*parts, strict=True)
-    return [{key: torch.cat([part[key] for part in model]) for key in model[0]} for model in models]
+    return [{key: _join([part[key] for part in model]) for key in model[0]} for model in models]
+
+
+def _join(values: list[Any]) -> Any:
+    return KeysValues.join(values) if isinstance(values[0], KeysValues) else torch.cat(values)

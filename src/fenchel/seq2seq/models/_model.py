@@ -53,8 +53,8 @@ class Seq2Seq(nn.Module):
             source: token ids, (B, S), padded with 0.
             lengths: the number of tokens in each row that are not padding, (B,).
         Returns:
-            The state that a step needs: tensors by name, with the items as first dimension.
-            `index_select` on each reorders or repeats items.
+            The state that a step needs: tensors and caches by name, with the items as first
+            dimension. `index_select` on each reorders or repeats items. A step does not change it.
         """
         return self.core.start(source, lengths)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-State = dict[str, Tensor]
-"""Tensors by name. The first dimension of each is the items, so that `index_select` reorders and
-repeats items."""
+State = dict[str, Any]
+"""Tensors and caches by name. The first dimension of each is the items, so that `index_select`
+reorders and repeats items."""
 
 
 def token_mask(source: Tensor, lengths: Tensor) -> Tensor:

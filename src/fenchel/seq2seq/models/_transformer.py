@@ -128,11 +128,10 @@ class Transformer(nn.Module):
         for layer in self.encoder:
             x = layer(x, mask[:, None, None])
         x = self.encoder_norm(x)
-        state = {"mask": mask}
+        state: State = {"mask": mask}
         for number, layer in enumerate(self.decoder):
-            memory = torch.stack(layer.cross_attention.project(x), 1)
-            state[f"memory{number}"] = memory
-            state[f"cache{number}"] = memory[..., :0, :]
+            state[f"memory{number}"] = layer.cross_attention.project(x)
+            state[f"cache{number}"] = layer.self_attention.project(x[:, :0])
         return state
 
     def step(self, state: State, tokens: Tensor) -> tuple[Tensor, Tensor, State]:
@@ -151,12 +150,12 @@ class Transformer(nn.Module):
         self, state: State, tokens: Tensor, need_weights: bool
     ) -> tuple[Tensor, Any, State]:
         """Outputs (B, T, H), the last layer's weights (B, heads, T, S) if needed, the new state."""
-        x = self.target_embedding(tokens, state["cache0"].shape[-2])
+        x = self.target_embedding(tokens, state["cache0"].length)
         mask, weights, last = state["mask"][:, None, None], None, len(self.decoder) - 1
         new_state = dict(state)
         for number, layer in enumerate(self.decoder):
-            cache = KeysValues(*state[f"cache{number}"].unbind(1))
-            memory = KeysValues(*state[f"memory{number}"].unbind(1))
-            x, weights, cache = layer(x, cache, memory, mask, need_weights and number == last)
-            new_state[f"cache{number}"] = torch.stack(cache, 1)
+            cache, memory = (state[f"{name}{number}"] for name in ("cache", "memory"))
+            x, weights, new_state[f"cache{number}"] = layer(
+                x, cache, memory, mask, need_weights and number == last
+            )
         return self.decoder_norm(x), weights, new_state

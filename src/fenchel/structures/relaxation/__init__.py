@@ -1,0 +1,1 @@
+"""The relaxations of factor graphs; imported when a graph is first solved."""

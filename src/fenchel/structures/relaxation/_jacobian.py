@@ -1,0 +1,75 @@
+"""The derivative of a solution of a factor graph."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._admm import Consensus, Outcome
+
+
+class Jacobian:
+    """The derivative of a solution in its scores.
+
+    Near the solution each factor's marginals stay in the affine span of its structures, and the
+    factor's Jacobian J_f projects onto that span. So the marginals of the graph move in the space
+    where (I − J_f) C_f du = 0 for all factors, and du is the projection of dθ onto it. With E_f,
+    the derivative of p_f in its extra scores, du is the projection of dθ + Σ C_fᵀ E_f dφ_f, and
+    dv_f = E_fᵀ C_f du.
+    """
+
+    def __init__(self, consensus: Consensus, outcome: Outcome) -> None:
+        self.consensus = consensus
+        with torch.enable_grad():
+            self._shifted = outcome.shifted.detach().requires_grad_()
+            self._extra = None
+            if consensus.extra_scores is not None:
+                extra = consensus.extra_scores / outcome.state.step
+                self._extra = extra.detach().requires_grad_()
+            self._copies, self._extras = consensus.project(self._shifted, self._extra)
+        theta = consensus.scores
+        free = (consensus.degree == 0) & (theta > 0) & (theta < 1)
+        self._fixed = (consensus.degree == 0) & ~free
+
+    def multiply(self, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The product with vectors (B, n) and (B, m)."""
+        if self._extras is not None:
+            u = u + self.consensus.add(self._gradient(self._extras, self._shifted, v))
+        du = u - self._complement(u)
+        if self._extra is None:
+            return du, torch.zeros_like(v)
+        return du, self._gradient(self._copies, self._extra, self.consensus.copy(du))
+
+    def _gradient(self, outputs: Tensor, inputs: Tensor, vectors: Tensor) -> Tensor:
+        if not outputs.requires_grad:
+            return torch.zeros_like(inputs)
+        (found,) = torch.autograd.grad(
+            outputs, inputs, vectors, retain_graph=True, materialize_grads=True
+        )
+        return found
+
+    def _normal(self, u: Tensor) -> Tensor:
+        """Σ_f C_fᵀ (I − J_f) C_f u; its null space is where the marginals move."""
+        seen = self.consensus.copy(u)
+        moved = self._gradient(self._copies, self._shifted, seen)
+        return self.consensus.add(seen - moved) + torch.where(self._fixed, u, 0.0)
+
+    def _complement(self, u: Tensor) -> Tensor:
+        """The projection of vectors (B, n) on the range of `_normal`, by conjugate gradient."""
+        residual = self._normal(u)
+        solution, direction = torch.zeros_like(u), residual
+        square = (residual**2).sum(1, keepdim=True)
+        goal = 1e-26 * (u**2).sum(1, keepdim=True)
+        for _ in range(2 * u.shape[1] + 20):
+            active = square > goal
+            if not active.any():
+                break
+            image = self._normal(direction)
+            curve = (direction * image).sum(1, keepdim=True)
+            length = torch.where(active & (curve > 0), square / curve, 0.0)
+            solution = solution + length * direction
+            residual = residual - length * image
+            previous, square = square, (residual**2).sum(1, keepdim=True)
+            ratio = torch.where(active, square / previous, 0.0)
+            direction = residual + ratio * direction
+        return solution
