@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import nan
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -53,14 +54,16 @@ def lengths_figure(rows: Sequence[Row]) -> Any:
     """Accuracy against length, a panel for each task and a line for each attention."""
     groups = summary.grouped(rows, ("task", "attention", "length"))
     lengths = sorted({row["length"] for row in rows})
+    tasks = [task for task in TASKS if any(row["task"] == task for row in rows)]
+
+    def mean(task: str, kind: str, length: int) -> float:
+        found = groups.get((task, kind, length))
+        return fmean(row["accuracy"] for row in found) if found else nan
+
     lines = {}
     for kind, name in ATTENTIONS.items():
-        means = {
-            task: [fmean(row["accuracy"] for row in groups[task, kind, n]) for n in lengths]
-            for task in TASKS
-            if all((task, kind, n) in groups for n in lengths)
-        }
-        if means:
+        if any(row["attention"] == kind for row in rows):
+            means = {task: [mean(task, kind, n) for n in lengths] for task in tasks}
             lines[name] = {"length": lengths, **means}
     figure = plots.plot_histories(lines, "length")
     for axes in figure.axes:
