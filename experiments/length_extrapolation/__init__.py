@@ -1,0 +1,1 @@
+"""Transformers trained on short sequences and tested on long ones, by attention."""
