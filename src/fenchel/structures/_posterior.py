@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ._factor_graph import GraphProblem
-    from .relaxation._admm import Consensus
     from .relaxation._admm import Outcome as GraphOutcome
+    from .relaxation._consensus import Consensus
 
 NO_STRUCTURES = (
     "a FactorGraph has marginals, but no distribution over structures of its own; `factors` has "

@@ -116,6 +116,13 @@ class Cholesky {
     return true;
   }
 
+  // Another right side b, of `capacity()` entries, zeros behind its end.
+  void set_right(const std::vector<double>& b) {
+    std::copy_n(b.begin(), stride_, p_.begin());
+    forward(p_.data());
+    pq_ = dot(p_.data(), q_.data(), padded<double>(size_));
+  }
+
   // Takes row and column k out of A, and entry k out of b: rotations make L triangular again.
   void erase(int64_t k) {
     const int64_t last = size_ - 1;

@@ -89,12 +89,26 @@ class Instance {
       oracle_has_extra_ = false;
       value = find_next();
     }
-    const int32_t *parts = support.row(support.size()), *extras = extras_of(support.size());
-    for (int64_t i = 0; i < positions_; ++i) base_[i] = at(scores_, parts[i]);
-    for (int64_t i = 0; i < extras_; ++i) base_[positions_ + i] = at(extra_scores(), extras[i]);
+    set_base(support.size());
     if (!is_exact_)
       for (double score : base_) magnitude_ += std::abs(score);
     return value;
+  }
+
+  // Keeps the structures for other scores, which are compared with that of the first of them. False if there is
+  // none, or sums may be so large that a new start must decide how exact they are.
+  bool rescore(const double* scores, const double* extra_scores) {
+    scores_ = scores, extra_scores_ = extra_scores;
+    oracle_has_extra_ = false;
+    decomposition.clear();
+    if (is_exact_ || !support.size()) return false;
+    set_base(0);
+    double value = magnitude_ = 0;
+    for (double score : base_) value += score, magnitude_ += std::abs(score);
+    const double top = extra_scores_ ? largest_unpadded(extra_scores_, oracle_.extras()) : kNone;
+    if (needs_exact_sums(std::fmax(top, largest_unpadded(scores_, parts_)), value)) return false;
+    support.rescore([&](int64_t k) { return add_differences<double>(k); });
+    return true;
   }
   void fill_best() { fill_next(code_.data()); }
 
@@ -118,7 +132,7 @@ class Instance {
   // The score of the next structure less that of the best, added up by position: what they share
   // cancels before it is rounded.
   double score_next() const {
-    return is_exact_ ? add_differences<Exact>() : add_differences<double>();
+    return is_exact_ ? add_differences<Exact>(support.size()) : add_differences<double>(support.size());
   }
 
   // By how much at most marginals change the order of two scores: no marginal is above one.
@@ -216,11 +230,16 @@ class Instance {
 
   static double at(const double* values, int32_t index) { return index < 0 ? 0 : values[index]; }
 
+  void set_base(int64_t k) {
+    const int32_t *parts = support.row(k), *extras = extras_of(k);
+    for (int64_t i = 0; i < positions_; ++i) base_[i] = at(scores_, parts[i]);
+    for (int64_t i = 0; i < extras_; ++i) base_[positions_ + i] = at(extra_scores(), extras[i]);
+  }
+
   template <class Num>
-  double add_differences() const {
-    const int32_t* parts = support.row(support.size());
-    return rounded(difference<Num>(scores_, parts, base_.data(), positions_) +
-                   difference<Num>(extra_scores(), extras_of(support.size()), base_.data() + positions_, extras_));
+  double add_differences(int64_t k) const {
+    return rounded(difference<Num>(scores_, support.row(k), base_.data(), positions_) +
+                   difference<Num>(extra_scores(), extras_of(k), base_.data() + positions_, extras_));
   }
   template <class Num>
   static Num difference(const double* values, const int32_t* index, const double* from, int64_t n) {

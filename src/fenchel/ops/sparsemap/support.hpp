@@ -130,6 +130,15 @@ class Support {
     }
   }
 
+  // Gives structure k the score score(k), for all k.
+  template <class F>
+  void rescore(F score) {
+    for (int64_t k = 0; k < size_; ++k) scores_[k] = score(k);
+    std::copy_n(scores_.begin(), size_, trial_.begin());
+    std::fill(trial_.begin() + size_, trial_.end(), 0.0);
+    factor_.set_right(trial_);
+  }
+
   // Adds the marginals to u.
   void add_marginals(double* u) const {
     for (int64_t k = 0; k < size_; ++k) {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._admm import Consensus, Outcome
+from ._admm import Outcome
+from ._consensus import Consensus
 
 
 class Jacobian:

@@ -21,6 +21,7 @@ from .._factor_graph import GraphProblem
 from .._posterior import GraphPosterior, GraphSolution, Posterior
 from .._problem import RelaxedVertices
 from . import _admm
+from ._consensus import Consensus
 from ._jacobian import Jacobian
 
 RELAXATION_LIMITS = Limits(tol=1e-7, max_iter=20_000)
@@ -64,7 +65,7 @@ def relax(problem: GraphProblem) -> RelaxedVertices:
         scores, extra, bad = _solvable(scores, extra)
         size = _size(scores, extra)
         size = torch.where(size > 0, size, 1.0) / BEST_SIZE
-        consensus = _admm.Consensus(problem, scores / size, None if extra is None else extra / size)
+        consensus = Consensus(problem, scores / size, None if extra is None else extra / size)
         outcome = _admm.solve(consensus, 0.0, RELAXATION_LIMITS, _start(consensus))
         _warn_if_missed(outcome, ~(bad | outcome.infeasible), RELAXATION_LIMITS)
         u = consensus.mean(outcome.copies, outcome.state.u)
@@ -89,7 +90,7 @@ def relax(problem: GraphProblem) -> RelaxedVertices:
 class _Found:
     """A solver, and what it finds; `Argmax` fills it."""
 
-    consensus: _admm.Consensus
+    consensus: Consensus
     outcome: _admm.Outcome
     solved: Tensor
 
@@ -99,7 +100,7 @@ class _Found:
     def solve(self, scores: Tensor, extra: Tensor | None) -> tuple[Tensor, Tensor]:
         """The marginals (B, n) and those of extra scores, (B, m)."""
         scores, extra, bad = _solvable(scores.detach(), None if extra is None else extra.detach())
-        self.consensus = _admm.Consensus(self.problem, scores, extra)
+        self.consensus = Consensus(self.problem, scores, extra)
         state = _start(self.consensus) if self.state is None else self.state
         outcome = _admm.solve(self.consensus, 1.0, self.limits, state)
         self.solved = ~(bad | outcome.infeasible)
@@ -174,7 +175,7 @@ class Product(Function):
         return tuple(torch.stack(column) for column in zip(*rows, strict=True)), (0, 0)
 
 
-def _start(consensus: _admm.Consensus) -> _admm.State:
+def _start(consensus: Consensus) -> _admm.State:
     """Zero multipliers, variables between 0 and 1, and a step for scores of this size."""
     theta = torch.where(consensus.forbidden, 0.0, consensus.scores)
     u = theta.clamp(0, 1)
