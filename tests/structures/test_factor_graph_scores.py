@@ -148,8 +148,13 @@ def test_warm_start() -> None:
     again = sparsemap(graph, scores, tol=1e-8, start=first)
     assert (again.iterations <= 3).all()
     torch.testing.assert_close(again.marginals, first.marginals, rtol=0, atol=1e-6)
-    with pytest.raises(ValueError, match=r"the same structure, .* got one for another object like"):
-        sparsemap(parser(6, 1), scores, start=first)
+    equal = sparsemap(parser(6, 1), scores, tol=1e-8, start=first)
+    assert equal.iterations.equal(again.iterations)
+    other = FactorGraph((6, 6))
+    for group in graph.groups:
+        other.add(group.factor, group.index.flip(0))
+    with pytest.raises(ValueError, match=r"got one for another that reads like it, but is not eq"):
+        sparsemap(other, scores, start=first)
     with pytest.raises(ValueError, match=r"as many instances, with scores of shape \(2, 6, 6\)"):
         sparsemap(graph, scores[:2], start=first)
     graph.add(Xor(), torch.tensor([0, 1]))

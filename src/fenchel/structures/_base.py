@@ -54,6 +54,10 @@ class AbstractStructure(abc.ABC):
     def shape(self) -> tuple[int, ...]:
         """The shape of the scores of one instance."""
 
+    def is_like(self, other: AbstractStructure) -> bool:
+        """Whether the other is the same set of structures, as far as that is known."""
+        return self is other or self == other
+
     @property
     def max_lengths(self) -> tuple[int, ...]:
         """The upper bounds of `lengths`, one or more; none if all instances have one size."""

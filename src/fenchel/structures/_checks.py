@@ -238,11 +238,11 @@ def check_start(value: Any, posterior: type, problem: Any) -> None:
             f"{type_name(value)}; it must be a result for {problem.structure}."
         )
     previous = value._problem
-    if previous.structure is not problem.structure and previous.structure != problem.structure:
+    if not problem.structure.is_like(previous.structure):
         alike = repr(previous.structure) == repr(problem.structure)
         raise ValueError(
             f"`start` must be a result for the same structure, {problem.structure}; got one for "
-            f"{'another object like it' if alike else previous.structure}."
+            f"{'another that reads like it, but is not equal' if alike else previous.structure}."
         )
     if previous.scores.shape != problem.scores.shape:
         now, before = ((*p.batch, *p.scores.shape[1:]) for p in (problem, previous))

@@ -31,6 +31,14 @@ class Group:
     def count(self) -> int:
         return len(self.index)
 
+    def is_like(self, other: Group) -> bool:
+        """Whether the other has the same factors over the same variables."""
+        negated, others = self.negated, other.negated
+        same_signs = negated is others or (
+            negated is not None and others is not None and negated.equal(others)
+        )
+        return self.factor == other.factor and self.index.equal(other.index) and same_signs
+
 
 class FactorGraph(AbstractStructure):
     """Factors over shared variables: each is a structure, and its parts are variables of the graph.
@@ -122,7 +130,7 @@ class FactorGraph(AbstractStructure):
         )
 
     def best_vertices(self, problem: Problem) -> Any:
-        from .relaxation._lp_sparsemap import relax  # which imports this file
+        from .relaxation._linear import relax  # which imports this file
 
         return relax(problem)  # type: ignore[arg-type]
 
@@ -175,6 +183,14 @@ class FactorGraph(AbstractStructure):
         graph = cls((2, 2))
         graph.add(Xor(), graph.variables)
         yield graph
+
+    def is_like(self, other: AbstractStructure) -> bool:
+        if not isinstance(other, FactorGraph) or other.shape != self.shape:
+            return False
+        pairs = zip(self.groups, other.groups, strict=False)
+        return self is other or (
+            len(self.groups) == len(other.groups) and all(a.is_like(b) for a, b in pairs)
+        )
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{group.count} × {group.factor}" for group in self.groups)
