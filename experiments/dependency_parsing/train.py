@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,55 +21,6 @@ VOCABULARY = "vocabulary.json"
 MAX_WORDS = 40
 """Longer sentences are left out of SparseMAP's figures: before training they have thousands of
 trees, which take minutes."""
-
-
-def train(
-    folder: Path, data: Path, *, loss: str, epochs: int, seed: int, lr: float, batch: int
-) -> runs.History:
-    """Trains on a treebank's folder, or resumes the run in `folder`.
-
-    Args:
-        folder: of the run.
-        data: holds one file *train*.conllu and one *dev*.conllu.
-        loss: a kind of `fenchel.structured_loss`.
-        epochs: in all.
-        seed: for weights, order and word dropout.
-        lr: Adam's learning rate.
-        batch: sentences per step.
-    Returns:
-        One record per epoch: loss, seconds, `uas`, and `trees` and `heads` of SparseMAP.
-    """
-    sentences, dev = (read_split(data, name) for name in ("train", "dev"))
-    options = {"data": data.resolve().name, "loss": loss, "seed": seed, "lr": lr, "batch": batch}
-    runs.open_run(folder, options)
-    vocabulary = Vocabulary.of(sentences)
-    files.write(folder / VOCABULARY, json.dumps(vocabulary.as_json(), ensure_ascii=False).encode())
-    torch.manual_seed(seed)
-    parser, encode = Parser(vocabulary), Encoder(vocabulary)
-    optimizer = torch.optim.Adam(parser.parameters(), lr)
-    lengths = [len(sentence.words) for sentence in sentences]
-
-    def one_epoch() -> float:
-        total = 0.0
-        for chosen in runs.with_progress(runs.batches(lengths, batch)):
-            given = encode([sentences[index] for index in chosen])
-            optimizer.zero_grad()
-            value = loss_of(parser, given, loss)
-            value.backward()
-            optimizer.step()
-            total += value.item() * len(chosen)
-        return total / len(sentences)
-
-    return runs.fit(
-        folder,
-        parser,
-        optimizer,
-        epochs=epochs,
-        seed=seed,
-        train=one_epoch,
-        evaluate=lambda: evaluate(parser, encode, dev),
-        measure="uas",
-    )
 
 
 def loss_of(parser: Parser, batch: Batch, kind: str) -> Tensor:
@@ -119,6 +71,82 @@ def evaluate(parser: Parser, encode: Encoder, sentences: Sequence[Sentence]) -> 
         "single": 100 * (size == 1).double().mean().item(),
         "heads": head.mean().item(),
     }
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a parser learns, and how it is measured.
+
+    Args:
+        loss: the mean loss of a batch, from the parser, the batch and the kind of loss.
+        evaluate: figures of a parser on sentences.
+        measure: which of these is the best epoch's.
+        options: those of the run that it adds.
+    """
+
+    loss: Callable[[Parser, Batch, str], Tensor] = loss_of
+    evaluate: Callable[[Parser, Encoder, Sequence[Sentence]], dict[str, float]] = evaluate
+    measure: str = "uas"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def train(
+    folder: Path,
+    data: Path,
+    *,
+    loss: str,
+    epochs: int,
+    seed: int,
+    lr: float,
+    batch: int,
+    objective: Objective | None = None,
+) -> runs.History:
+    """Trains on a treebank's folder, or resumes the run in `folder`.
+
+    Args:
+        folder: of the run.
+        data: holds one file *train*.conllu and one *dev*.conllu.
+        loss: a kind of `fenchel.structured_loss`.
+        epochs: in all.
+        seed: for weights, order and word dropout.
+        lr: Adam's learning rate.
+        batch: sentences per step.
+        objective: what is learned and measured; trees by default.
+    Returns:
+        One record per epoch: loss, seconds, and what the objective measures.
+    """
+    sentences, dev = (read_split(data, name) for name in ("train", "dev"))
+    objective = objective or Objective()
+    options = {"data": data.resolve().name, "loss": loss, "seed": seed, "lr": lr, "batch": batch}
+    runs.open_run(folder, {**options, **objective.options})
+    vocabulary = Vocabulary.of(sentences)
+    files.write(folder / VOCABULARY, json.dumps(vocabulary.as_json(), ensure_ascii=False).encode())
+    torch.manual_seed(seed)
+    parser, encode = Parser(vocabulary), Encoder(vocabulary)
+    optimizer = torch.optim.Adam(parser.parameters(), lr)
+    lengths = [len(sentence.words) for sentence in sentences]
+
+    def one_epoch() -> float:
+        total = 0.0
+        for chosen in runs.with_progress(runs.batches(lengths, batch)):
+            given = encode([sentences[index] for index in chosen])
+            optimizer.zero_grad()
+            value = objective.loss(parser, given, loss)
+            value.backward()
+            optimizer.step()
+            total += value.item() * len(chosen)
+        return total / len(sentences)
+
+    return runs.fit(
+        folder,
+        parser,
+        optimizer,
+        epochs=epochs,
+        seed=seed,
+        train=one_epoch,
+        evaluate=lambda: objective.evaluate(parser, encode, dev),
+        measure=objective.measure,
+    )
 
 
 def encoded(
