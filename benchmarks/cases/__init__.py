@@ -51,6 +51,11 @@ CASES = {
             "float32, batches of 64 with normal scores.",
         ),
         Case(
+            "factor_graphs",
+            "SparseMAP of factor graphs beside lp-sparsemap and a general solver, one problem at "
+            "a time, float64, milliseconds.",
+        ),
+        Case(
             "latent",
             "Training steps with a latent variable, float32, batches of 64: exact expectations "
             "beside one sample per pair and all categories, and the solver's share for bits.",

@@ -1,4 +1,4 @@
-"""Rounds of consensus ADMM over the factors of a graph, in C++."""
+"""Consensus ADMM over the factors of a graph, and the Jacobian of its solution, in C++."""
 
 from __future__ import annotations
 
@@ -34,6 +34,13 @@ _ROUNDS = NativeFunction(
     "curvature: f64, tol: f64, relaxation: f64, balance: f64, rounding: f64, period: i64, "
     "first: i64, last: i64, u: f64*, multipliers: f64*, step: f64*, copies: f64*, extras: f64*, "
     "shifted: f64*, primal: f64*, dual: f64*, rounds: i64*, converged: bool*, threads: i32",
+)
+_PRODUCT = NativeFunction(
+    "factor_graph_product",
+    "scores: f64*, shifted: f64*, extra_scores: f64*, count: i64, groups: i64*, num_groups: i64, "
+    "numbers: f64*, index: i64*, negated: bool*, variables: i64, num_copies: i64, "
+    "num_extras: i64, in_u: f64*, in_v: f64*, out_u: f64*, out_v: f64*, is_known: bool*, "
+    "threads: i32",
 )
 
 
@@ -100,3 +107,33 @@ def run_rounds(
         *(copies, extras, shifted, primal, dual, rounds, converged),
     )
     return u, multipliers, step, copies, extras, shifted, primal, dual, rounds, converged
+
+
+def product(
+    graph: Graph,
+    scores: Tensor,
+    shifted: Tensor,
+    extra_scores: Tensor,
+    u: Tensor,
+    v: Tensor,
+) -> tuple[Tensor, Tensor] | None:
+    """The Jacobian of marginals and extra marginals in their scores, times vectors.
+
+    Args:
+        graph: the factors.
+        scores: (B, n) in float64, as are all.
+        shifted, extra_scores: (B, E) and (B, m), those of the factors' last subproblems.
+        u, v: the vectors, (B, n) and (B, m).
+    Returns:
+        The product, (B, n) and (B, m); None if a factor of an instance was solved at once, by a
+        method that leaves no such Jacobian.
+    """
+    out_u, out_v = u.new_empty(u.shape), v.new_empty(v.shape)
+    is_known = torch.empty(len(u), dtype=torch.bool)
+    sizes = u.shape[1], shifted.shape[1], v.shape[1]
+    _PRODUCT(
+        *(scores.contiguous(), shifted.contiguous(), extra_scores.contiguous(), len(u)),
+        *(graph.groups, len(graph.groups), graph.numbers, graph.index, graph.negated, *sizes),
+        *(u.contiguous(), v.contiguous(), out_u, out_v, is_known),
+    )
+    return (out_u, out_v) if is_known.all() else None

@@ -1,43 +1,9 @@
 // Consensus ADMM over the factors of a graph; structures/relaxation/_admm.py has the mathematics and the same rounds
 // in Python, for factors that are not in the library.
-#include "../matching/map.hpp"
-#include "../projective_tree/map.hpp"
-#include "../sequence/map.hpp"
-#include "../tree/map.hpp"
-#include "factor.hpp"
+#include "graph.hpp"
 
 namespace fenchel {
 namespace {
-
-// Factors of one kind: `parts` variables and `extras` extra scores each, none if they were not given.
-struct Group {
-  Kind kind;
-  int64_t count, parts, extras, n, m, option;
-
-  std::unique_ptr<Factor> factor(const double* numbers) const {
-    switch (kind) {
-      case Kind::kSequence: return oracle_factor<SequenceMap>(n, m, option);
-      case Kind::kTree: return oracle_factor<TreeMap>(n, m, option);
-      case Kind::kProjectiveTree: return oracle_factor<ProjectiveTreeMap>(n, m, option);
-      case Kind::kMatching: return oracle_factor<MatchingMap>(n, m, option);
-      default: return std::make_unique<SmallFactor>(kind, parts, option, numbers);
-    }
-  }
-};
-
-struct Graph {
-  const int64_t* groups;  // (num_groups, 7), as Group
-  int64_t num_groups;
-  const double* numbers;  // of the knapsacks
-  const int64_t* index;   // (copies)
-  const bool* negated;    // (copies)
-  int64_t variables, copies, extras;
-
-  Group group(int64_t g) const {
-    const int64_t* row = groups + 7 * g;
-    return {static_cast<Kind>(row[0]), row[1], row[2], row[3], row[4], row[5], row[6]};
-  }
-};
 
 // How the rounds go; Python sets them all.
 struct Settings {
@@ -57,24 +23,17 @@ struct Tensors {
 
 class Rounds {
  public:
-  Rounds(const Graph& graph, const Settings& settings) : graph_(graph), settings_(settings) {
-    const double* numbers = graph.numbers;
-    for (int64_t g = 0; g < graph.num_groups; ++g) {
-      const Group group = graph.group(g);
-      for (int64_t f = 0; f < group.count; ++f) factors_.push_back(group.factor(numbers));
-      if (group.kind == Kind::kKnapsack) numbers += group.parts + 1;
-    }
+  Rounds(const Graph& graph, const Settings& settings) : graph_(graph), settings_(settings), factors_(graph) {
     degree_.assign(static_cast<size_t>(graph.variables), 0.0);
     for (int64_t e = 0; e < graph.copies; ++e) ++degree_[graph.index[e]];
     next_.resize(static_cast<size_t>(graph.variables));
-    own_.resize(static_cast<size_t>(graph.copies));
     relaxed_.resize(static_cast<size_t>(graph.copies));
     scaled_.resize(static_cast<size_t>(graph.extras));
   }
 
   void solve(const Tensors& all, int64_t row) {
     const Tensors t = at(all, row);
-    for (auto& factor : factors_) factor->forget();
+    factors_.forget();
     int64_t period = settings_.period, change = period;
     while (change < settings_.first - 1) change += period = period * 3 / 2;
     for (int64_t round = settings_.first;; ++round) {
@@ -113,22 +72,8 @@ class Rounds {
       const int64_t i = graph_.index[e];
       t.shifted[e] = t.scores[i] == kNone ? kNone : t.u[i] - t.multipliers[e];
     }
-    std::copy_n(t.shifted, graph_.copies, own_.begin());
     for (int64_t k = 0; k < graph_.extras; ++k) scaled_[k] = t.extra_scores[k] / *t.step;
-    int64_t factor = 0, e = 0, k = 0;
-    for (int64_t g = 0; g < graph_.num_groups; ++g) {
-      const Group group = graph_.group(g);
-      for (int64_t f = 0; f < group.count; ++f, e += group.parts, k += group.extras) {
-        const bool* negated = graph_.negated + e;
-        const bool any = std::find(negated, negated + group.parts, true) != negated + group.parts;
-        if (any) negate(own_.data() + e, group.parts, finite_, [&](int64_t i) { return negated[i]; });
-        const bool given = group.extras > 0;
-        factors_[factor++]->project(own_.data() + e, given ? scaled_.data() + k : nullptr, t.copies + e,
-                                    given ? t.extras + k : nullptr);
-        for (int64_t i = 0; any && i < group.parts; ++i)
-          if (negated[i]) t.copies[e + i] = 1 - t.copies[e + i];
-      }
-    }
+    factors_.project(t.shifted, scaled_.data(), t.copies, t.extras);
   }
 
   // The variables and multipliers after the factors' subproblems, and both residuals.
@@ -160,8 +105,8 @@ class Rounds {
 
   const Graph& graph_;
   const Settings& settings_;
-  std::vector<std::unique_ptr<Factor>> factors_;
-  std::vector<double> degree_, next_, own_, relaxed_, scaled_, finite_;
+  Factors factors_;
+  std::vector<double> degree_, next_, relaxed_, scaled_;
 };
 
 }  // namespace
@@ -178,20 +123,9 @@ FENCHEL_API int fenchel_factor_graph_rounds(
   const fenchel::Settings settings{curvature, tol, relaxation, balance, rounding, period, first, last};
   const fenchel::Tensors tensors{scores,  extra_scores, u,    multipliers, step,   copies,
                                  extras,  shifted,      primal, dual,      rounds, converged};
-  threads = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(threads, count)));
-  int status = fenchel::kOk;
-  std::atomic<int64_t> next{0};  // instances differ in how many rounds they need, so each takes one when it is free
-#pragma omp parallel for num_threads(threads) schedule(static, 1) if (threads > 1)
-  for (int t = 0; t < threads; ++t) {
-    try {
-      fenchel::Rounds solver(graph, settings);
-      for (int64_t row; (row = next++) < count;) solver.solve(tensors, row);
-    } catch (const std::exception&) {  // only an allocation can fail
-#pragma omp atomic write
-      status = fenchel::kOutOfMemory;
-    }
-  }
-  return status;
+  return fenchel::parallel_instances(
+      count, threads, [&] { return fenchel::Rounds(graph, settings); },
+      [&](fenchel::Rounds& solver, int64_t row) { solver.solve(tensors, row); });
 }
 FENCHEL_SIGNATURE(factor_graph_rounds,
                   "scores, extra_scores, count, groups, num_groups, numbers, index, negated, variables, num_copies, "

@@ -165,6 +165,14 @@ class Cholesky {
     return c;
   }
 
+  // x = (A⁻¹ − A⁻¹11ᵀA⁻¹ / 1ᵀA⁻¹1) x, which sums to zero.
+  void solve_off_plane(double* x) const {
+    forward(x);
+    const double shift = dot(x, q_.data(), padded<double>(size_)) / qq_;
+    for (int64_t j = 0; j < size_; j += kWide) store(x + j, load(x + j) - shift * load(&q_[j]));
+    backward(x);
+  }
+
  private:
   static constexpr double kSingular = 1e-11;  // entries of A are small integers
 

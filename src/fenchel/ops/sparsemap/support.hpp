@@ -30,6 +30,7 @@ class Support {
   }
 
   int64_t size() const { return size_; }
+  int64_t capacity() const { return factor_.capacity(); }
   const int32_t* row(int64_t k) const { return rows_.data() + slot_[k] * stride_; }
   const int32_t* others(int64_t k) const { return row(k) + padded_; }
   double weight(int64_t k) const { return weights_[k]; }

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
+from ...ops import factor_graph as ops
 from ._admm import Outcome
 from ._consensus import Consensus
+from ._native import describe
 
 
 class Jacobian:
@@ -20,20 +24,48 @@ class Jacobian:
     """
 
     def __init__(self, consensus: Consensus, outcome: Outcome) -> None:
+        self._consensus, self._shifted, self._graph = (
+            consensus,
+            outcome.shifted,
+            describe(consensus),
+        )
+        extra = consensus.extra_scores
+        self._extra = None if extra is None else extra / outcome.state.step
+
+    def multiply(self, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The product with vectors (B, n) and (B, m), by the library where it can."""
+        if self._graph is not None:
+            extra = u.new_zeros(len(u), 0) if self._extra is None else self._extra
+            scores = self._consensus.scores
+            found = ops.product(self._graph, scores, self._shifted, extra, u, v)
+            if found is not None:
+                return found
+        return self._by_autograd.multiply(u, v)
+
+    @cached_property
+    def _by_autograd(self) -> _AutogradJacobian:
+        return _AutogradJacobian(self._consensus, self._shifted, self._extra)
+
+
+class _AutogradJacobian:
+    """The same for any factors, by the derivatives that autograd finds.
+
+    Args:
+        consensus: the graph and its scores.
+        shifted, extra: (B, E) and (B, m), the scores of the factors' last subproblems.
+    """
+
+    def __init__(self, consensus: Consensus, shifted: Tensor, extra: Tensor | None) -> None:
         self.consensus = consensus
         with torch.enable_grad():
-            self._shifted = outcome.shifted.detach().requires_grad_()
-            self._extra = None
-            if consensus.extra_scores is not None:
-                extra = consensus.extra_scores / outcome.state.step
-                self._extra = extra.detach().requires_grad_()
+            self._shifted = shifted.detach().requires_grad_()
+            self._extra = None if extra is None else extra.detach().requires_grad_()
             self._copies, self._extras = consensus.project(self._shifted, self._extra)
         theta = consensus.scores
         free = (consensus.degree == 0) & (theta > 0) & (theta < 1)
         self._fixed = (consensus.degree == 0) & ~free
 
     def multiply(self, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The product with vectors (B, n) and (B, m)."""
         if self._extras is not None:
             u = u + self.consensus.add(self._gradient(self._extras, self._shifted, v))
         du = u - self._complement(u)
