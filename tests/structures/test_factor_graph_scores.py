@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import warnings
+
 import pytest
 import torch
 from factor_graphs import parser, tagger
+from local_polytope import LocalPolytope, random_graph
 
 import fenchel
 from fenchel import (
@@ -14,7 +18,7 @@ from fenchel import (
     map_inference,
     sparsemap,
 )
-from fenchel.structures import Or, Xor
+from fenchel.structures import Knapsack, Or, Xor
 
 
 def test_a_batch_is_its_instances() -> None:
@@ -185,3 +189,60 @@ def test_a_result_that_is_forced_is_feasible() -> None:
     found = map_inference(graph, scores)
     torch.testing.assert_close(found.value, scores[:, 0])
     assert sparsemap(graph, scores).feasible.all()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_converged_is_right_for_large_scores_with_small_differences(seed: int) -> None:
+    torch.manual_seed(seed)
+    graph = random_graph(random.Random(seed))
+    small = torch.randint(-3, 4, (6,)).double()
+    scores = torch.where(torch.rand(6) < 0.5, 1e8 + small, small)
+    truth = LocalPolytope(graph)
+    best = truth.program.best(scores, torch.zeros(len(truth.program.pairs)).double())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", fenchel.ConvergenceWarning)
+        found = map_inference(graph, scores)
+    if best is None:
+        assert found.value == -torch.inf
+        return
+    is_integral = ((best[0] - best[0].round()).abs() < 1e-9).all()
+    if is_integral:
+        assert found.converged
+    if found.converged:
+        value = (best[0].round(decimals=6) * scores).sum()
+        torch.testing.assert_close(found.value, value, rtol=0, atol=1e-3)
+
+
+def test_a_gap_that_is_not_closed_is_a_warning() -> None:
+    graph = FactorGraph((3,))
+    graph.add(Xor(), torch.tensor([[0, 1], [1, 2], [0, 2]]))  # only halves satisfy these
+    scores = 1e12 * torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64) + torch.rand(3)
+    found = map_inference(graph, scores)
+    assert not found.is_integral
+    if found.converged:
+        torch.testing.assert_close(found.value, scores.sum() / 2, rtol=0, atol=1e-2)
+
+
+def test_gradients_of_an_instance_with_nan() -> None:
+    graph = parser(3, 1)
+    scores = torch.randn(3, 3, 3, dtype=torch.float64)
+    scores[1, 0, 2] = torch.nan
+    for function in (
+        lambda x: sparsemap(graph, x).marginals.flatten(1).sum(1),
+        lambda x: map_inference(graph, x).value,
+    ):
+        given = scores.clone().requires_grad_()
+        value = function(given)
+        value.sum().backward()
+        assert value.isnan().tolist() == [False, True, False]
+        assert (given.grad[1] == 0).all()  # type: ignore[index]
+        assert given.grad.isfinite().all()  # type: ignore[union-attr]
+
+
+def test_an_integral_solution_is_a_structure() -> None:
+    graph = FactorGraph((3,))
+    graph.add(Knapsack((1.0, 1.0, 1.0), 2.99995), graph.variables)
+    found = map_inference(graph, torch.ones(3, dtype=torch.float64))
+    assert not found.is_integral
+    assert found.converged
+    torch.testing.assert_close(found.value, torch.tensor(2.99995).double())
