@@ -12,7 +12,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 VARIABLE = "LP_SPARSEMAP_PYTHON"
 """The environment variable that names the Python."""
@@ -81,14 +81,14 @@ def _solve(problem):
     solver.set_max_iterations_ad3(1000)
     solver.set_residual_threshold_ad3(1e-6)
     solver.set_inner_iter(10)
-    start = perf_counter()
+    start = process_time()
     solver.set_log_potentials(np.ascontiguousarray(scores))
     if extra:
         solver.set_all_additionals([np.atleast_1d(x) for x in extra])
     _, u, _, status = solver.solve_qp_ad3()
-    middle = perf_counter()
+    middle = process_time()
     solver.jacobian_vec(np.array(problem["cotangent"]), np.empty(len(scores)))
-    end = perf_counter()
+    end = process_time()
     u = np.array(u).reshape(np.array(problem["scores"]).shape)
     u = u.T if "limit" in problem else u
     seconds = {"forward": middle - start, "backward": end - middle}

@@ -53,7 +53,7 @@ CASES = {
         Case(
             "factor_graphs",
             "SparseMAP of factor graphs beside lp-sparsemap and a general solver, one problem at "
-            "a time, float64, milliseconds.",
+            "a time, float64, milliseconds of one thread of the processor.",
         ),
         Case(
             "latent",

@@ -45,7 +45,7 @@ def test_training_and_table(data, tmp_path, capsys):
         assert main([*arguments, "--run", str(tmp_path / training), "--share", "1.0"]) == 0
         (record, *_) = train.runs.read_history(tmp_path / training)[-1:]
         assert record["graph_over"] == 0
-        assert record["graph_uas"] > 90
+        assert record["graph_uas"] > 80
         assert record["integral"] > 90
     runs = [str(tmp_path / training) for training in train.TRAININGS]
     assert main(["table", *runs, "--output", str(tmp_path / "results")]) == 0
