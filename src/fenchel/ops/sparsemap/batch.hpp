@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "conditional_gradient.hpp"
+#include "face_span.hpp"
 #include "structure.hpp"
 
 namespace fenchel {
@@ -104,10 +105,7 @@ class BatchSolver {
       return leave_unsolved(row, 0);
     const Limits limits{batch_.tol, batch_.max_iter};
     const auto method = static_cast<Method>(batch_.method);
-    const Outcome outcome = method == Method::kActiveSet
-                                ? active_set(instance_, limits)
-                                : conditional_gradient(instance_, limits, method);
-    if (method != Method::kActiveSet) instance_.support.keep_independent();
+    const Outcome outcome = solve_by(method, limits);
     oracle.scatter(instance_.marginals().data(), marginals);
     batch_.gaps[row] = outcome.gap;
     batch_.iterations[row] = outcome.iterations;
@@ -117,6 +115,14 @@ class BatchSolver {
   }
 
  private:
+  Outcome solve_by(Method method, Limits limits) {
+    if (method == Method::kActiveSet) return active_set(instance_, limits, instance_.patience());
+    if (method == Method::kFace) return span_face(instance_, limits);
+    const Outcome outcome = conditional_gradient(instance_, limits, method);
+    instance_.support.keep_independent();
+    return outcome;
+  }
+
   void leave_unsolved(int64_t row, double value) {
     std::fill_n(batch_.marginals + row * parts_, parts_, value);
     batch_.gaps[row] = value;

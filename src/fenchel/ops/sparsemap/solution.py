@@ -25,6 +25,10 @@ class Outcome(NamedTuple):
     """How many did not, on the host; none where a closed form left nothing to miss."""
 
 
+EXACT = 1e-12
+"""With a gap up to this, structures span the face of the solution but for what rounding hides."""
+
+
 class Face(NamedTuple):
     """The faces of the marginal polytope that hold the solutions of instances solved at once.
 
@@ -61,6 +65,14 @@ class Support(NamedTuple):
     """(B,) in int64"""
     face: Face | None = None
     """None if no instance was solved at once"""
+
+
+def inexact_rows(support: Support, outcome: Outcome) -> Tensor:
+    """The instances (b,) whose structures may not span the face of the exact solution."""
+    inexact = outcome.gap > EXACT
+    if support.face is not None:
+        inexact = inexact & ~support.face.at_once
+    return inexact.nonzero().flatten()
 
 
 def extra_marginals(extras: Tensor, weights: Tensor, size: int) -> Tensor:

@@ -31,6 +31,14 @@ template <class Oracle>
 struct CanDecompose<Oracle, std::void_t<decltype(std::declval<Oracle&>().decompose(
                                 nullptr, nullptr, 0.0, std::declval<Decomposition&>()))>> : std::true_type {};
 
+// The i-th of fixed numbers without a pattern, in [0, 1).
+inline double scatter(int64_t i) {
+  uint64_t x = (static_cast<uint64_t>(i) + 1) * 0x9E3779B97F4A7C15u;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return static_cast<double>((x ^ (x >> 31)) >> 11) * 0x1p-53;
+}
+
 // The scores of one instance, and the oracles for them, built by an oracle_maker. If `regularize`, v counts in
 // the norm as u does.
 //
@@ -54,7 +62,7 @@ class Instance {
     parts_ = oracle_.parts();
     count_ = parts_ + (regularize_ ? oracle_.extras() : 0);
     marginals_.resize(padded<double>(count_));
-    for (auto* values : {&residual_, &preferred_, &shift_}) values->resize(count_);
+    for (auto* values : {&residual_, &shifted_, &shift_}) values->resize(count_);
     code_.resize(positions_), base_.resize(positions_ + extras_);
     support.start(positions_ + (regularize_ ? extras_ : 0), positions_ + (regularize_ ? 0 : extras_));
     magnitude_ = 0, tie_ = kTie, oracle_has_extra_ = is_exact_ = false;
@@ -69,11 +77,13 @@ class Instance {
   // The same, but of structures that are as good but for rounding always the same one: parts get small scores of
   // their own. The structure may be worse than the best by the sum of these.
   double find_preferred() {
-    for (int64_t i = 0; i < count_; ++i) {
-      shift_[i] = tie_ * preference(i);
-      preferred_[i] = residual_[i] + shift_[i];
-    }
-    return find_next(preferred_.data(), shift_.data());
+    return find_shifted([&](int64_t i) { return tie_ * scatter(i); });
+  }
+  // The same for scores that are `shift(i)` larger.
+  template <class F>
+  double find_shifted(F shift) {
+    for (int64_t i = 0; i < count_; ++i) shift_[i] = shift(i), shifted_[i] = residual_[i] + shift_[i];
+    return find_next(shifted_.data(), shift_.data());
   }
 
   // The same before there are marginals; scores are compared with that of this structure.
@@ -149,8 +159,9 @@ class Instance {
   int64_t patience() const {
     if constexpr (CanDecompose<Oracle>::value)
       if (!is_exact_ && !regularize_) return oracle_.patience();
-    return std::numeric_limits<int64_t>::max();
+    return kNever;
   }
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
   // Solves at once, instead of the support; `level` gets ⟨scores − marginals, marginals⟩.
   bool decompose(double tol, double* level) {
@@ -202,6 +213,7 @@ class Instance {
   }
 
   const std::vector<double>& marginals() const { return marginals_; }
+  int64_t count() const { return count_; }
 
   Support support;
   Decomposition decomposition;  // empty unless it is the solution
@@ -266,13 +278,6 @@ class Instance {
   }
 
   static constexpr double kTie = 1e-9;
-  // Of part i, in [0, 1): a fixed number without a pattern.
-  static double preference(int64_t i) {
-    uint64_t x = static_cast<uint64_t>(i) * 0x9E3779B97F4A7C15u + 0x9E3779B97F4A7C15u;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return static_cast<double>((x ^ (x >> 31)) >> 11) * 0x1p-53;
-  }
 
   const Make& make_;
   Oracle oracle_;
@@ -282,7 +287,7 @@ class Instance {
   const int64_t* lengths_ = nullptr;
   int64_t positions_ = 0, extras_ = 0, parts_ = 0, count_ = 0;
   double magnitude_ = 0, tie_ = kTie;
-  std::vector<double> marginals_, residual_, preferred_, shift_, base_;
+  std::vector<double> marginals_, residual_, shifted_, shift_, base_;
   std::vector<Exact> exact_scores_, exact_extras_;
   std::vector<int32_t> code_;
 };
@@ -309,10 +314,10 @@ bool solve_at_once(Instance<Make>& instance, Limits limits, double gap, Outcome&
 // The active set method. Each round adds the structure that violates optimality most, and gives all structures
 // their best weights. The objective grows in each round, so no support repeats, and the rounds end. Near the end
 // it grows by the square of a small gap, which rounding may hide: such a round has stalled. After many of them,
-// or if the oracle has nothing new, a new factorization is tried once. Where many rounds were not enough, solving at
-// once is tried, once, too; then the objective may start anew.
+// or if the oracle has nothing new, a new factorization is tried once. Where `patience` rounds were not enough,
+// solving at once is tried, once, too; then the objective may start anew.
 template <class Make>
-Outcome active_set(Instance<Make>& instance, Limits limits) {
+Outcome active_set(Instance<Make>& instance, Limits limits, int64_t patience) {
   constexpr int kMaxStalled = 100;
   Support& support = instance.support;
   Outcome outcome;
@@ -320,7 +325,7 @@ Outcome active_set(Instance<Make>& instance, Limits limits) {
   int stalled = 0;
   bool is_fresh = false, tried_at_once = false;
   for (;;) {
-    if (!tried_at_once && outcome.iterations >= instance.patience() && outcome.iterations + 1 < limits.iterations) {
+    if (!tried_at_once && outcome.iterations >= patience && outcome.iterations + 1 < limits.iterations) {
       tried_at_once = true;
       if (solve_at_once(instance, limits, gap, outcome)) return outcome;
       best = -kInf<double>, stalled = 0;
@@ -332,7 +337,7 @@ Outcome active_set(Instance<Make>& instance, Limits limits) {
     stalled = value > best ? 0 : stalled + 1;
     best = std::max(best, value);
     // Where several structures are here, others may tie. The certificate needs the best one itself.
-    bool is_preferred = support.size() > 1 && outcome.iterations + 1 < limits.iterations;
+    bool is_preferred = support.size() > 1 && outcome.iterations > 0 && outcome.iterations + 1 < limits.iterations;
     double score, overlap;
     bool is_new;
     for (;; is_preferred = false) {
