@@ -30,8 +30,8 @@ _SOLVE = {name: NativeFunction(f"sparsemap_{name}", _ARGUMENTS) for name in ORAC
 _TAKE = NativeFunction(
     "sparsemap_take",
     "solutions: void*, width: i64, factor_width: i64, groups_width: i64, links_width: i64, "
-    "codes: i32*, parts: i32*, extras: i32*, weights: f64*, factor: f64*, at_once: bool*, "
-    "groups: i32*, links: i32*",
+    "codes: i32*, parts: i32*, extras: i32*, weights: f64*, factor: f64*, has_face: bool*, "
+    "at_once: bool*, groups: i32*, links: i32*",
 )
 
 
@@ -79,15 +79,15 @@ def solve(
     codes = torch.empty((count, width, positions), dtype=torch.int32)
     parts, extras = torch.empty_like(codes), codes.new_empty((count, width, others))
     weights, factor = scores.new_empty(count, width), scores.new_empty(count, *2 * (factor_width,))
-    face = None
+    has_face, face = torch.empty_like(converged), None
     if num_at_once:
         groups, links = (codes.new_empty((count, n // 3, 3)) for n in face_widths)
         face = Face(torch.empty_like(converged), groups, links)
     _TAKE(
         *(solutions, width, factor_width, *face_widths, codes, parts, extras, weights, factor),
-        *(face or (None, None, None)),
+        *(has_face, *(face or (None, None, None))),
     )
-    support = Support(codes, parts, extras, factor, supports, face)
+    support = Support(codes, parts, extras, factor, supports, has_face, face)
     return marginals, weights, support, Outcome(gaps, iterations, converged, missed)
 
 

@@ -33,6 +33,7 @@ struct Solution {
   std::vector<int32_t> codes, parts, extras, groups, links;
   std::vector<double> weights, factor;
   bool at_once = false;
+  bool has_face = true;  // whether the structures certainly span the face, or the groups are those of the face
 };
 
 struct Solutions {
@@ -111,10 +112,13 @@ class BatchSolver {
     batch_.iterations[row] = outcome.iterations;
     batch_.converged[row] = outcome.converged;
     write(solution);
+    solution.has_face = solution.at_once ? instance_.decomposition.is_face_exact : outcome.gap <= kExactGap;
     batch_.sizes[row] = static_cast<int64_t>(solution.weights.size());
   }
 
  private:
+  static constexpr double kExactGap = 1e-12;
+
   Outcome solve_by(Method method, Limits limits) {
     if (method == Method::kActiveSet) return active_set(instance_, limits, instance_.patience());
     if (method == Method::kFace) return span_face(instance_, limits);

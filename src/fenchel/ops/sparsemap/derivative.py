@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._native import NativeFunction
 from . import reference
-from .solution import Outcome, Support, inexact_rows
+from .solution import Outcome, Support
 
 _JACOBIAN = NativeFunction(
     "sparsemap_jacobian",
@@ -87,7 +87,7 @@ class Found:
 
     def solve(self, scores: Tensor, extra_scores: Tensor | None) -> tuple[Tensor, Tensor]:
         marginals, weights, self.support, self.outcome = self._solver.solve(scores, extra_scores)
-        rows = inexact_rows(self.support, self.outcome)
+        rows = (~self.support.has_face).nonzero().flatten()
         if len(rows):
             self._rows = rows
             arguments = scores, extra_scores, rows, weights.detach(), self.support

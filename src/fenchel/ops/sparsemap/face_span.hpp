@@ -41,14 +41,17 @@ Outcome add_directions(Instance<Make>& instance, int64_t max_calls, Outcome outc
   return outcome;
 }
 
-// The solution to the last digits, by solving at once or by structures that span its face. Their weights mean
-// nothing then.
+// The solution to the last digits: its face, by solving at once, or structures that span it, whose weights mean
+// nothing. Where there are very many parts, a face that may be that of another solution nearby has to do.
 template <class Make>
 Outcome span_face(Instance<Make>& instance, Limits limits) {
   constexpr double kGap = 1e-10;
+  constexpr int64_t kManyParts = 2000;
   Outcome outcome;
-  if (instance.patience() < instance.kNever && solve_at_once(instance, {kGap, limits.iterations}, 0, outcome))
+  if (instance.patience() < instance.kNever && solve_at_once(instance, {kGap, limits.iterations}, 0, outcome) &&
+      (instance.decomposition.is_face_exact || instance.count() > kManyParts))
     return outcome;
+  instance.decomposition.clear();
   outcome = active_set(instance, {0, limits.iterations}, instance.kNever);
   return add_directions(instance, limits.iterations, outcome);
 }

@@ -147,4 +147,4 @@ def _gather(hulls: list[_Hull], scores: Tensor, extra_scores: Tensor) -> Support
             parts[b, :size], extras[b, :size] = torch.stack(hull.parts), torch.stack(hull.extras)
             matrix = hull.features(parts[b, :size], extras[b, :size])
             factor[b, :size, :size] = torch.linalg.cholesky(matrix @ matrix.T + 1).T
-    return Support(parts, parts, extras, factor, sizes)
+    return Support(parts, parts, extras, factor, sizes, torch.ones_like(sizes, dtype=torch.bool))

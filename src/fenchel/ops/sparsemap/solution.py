@@ -25,7 +25,7 @@ class Outcome(NamedTuple):
     """How many did not, on the host; none where a closed form left nothing to miss."""
 
 
-EXACT = 1e-12
+EXACT_GAP = 1e-12
 """With a gap up to this, structures span the face of the solution but for what rounding hides."""
 
 
@@ -63,16 +63,11 @@ class Support(NamedTuple):
     support. F is K, unless instances were solved at once, which need none."""
     sizes: Tensor
     """(B,) in int64"""
+    has_face: Tensor
+    """(B,): whether the structures certainly span the face that holds the exact solution, or
+    `face` is it"""
     face: Face | None = None
     """None if no instance was solved at once"""
-
-
-def inexact_rows(support: Support, outcome: Outcome) -> Tensor:
-    """The instances (b,) whose structures may not span the face of the exact solution."""
-    inexact = outcome.gap > EXACT
-    if support.face is not None:
-        inexact = inexact & ~support.face.at_once
-    return inexact.nonzero().flatten()
 
 
 def extra_marginals(extras: Tensor, weights: Tensor, size: int) -> Tensor:
