@@ -73,8 +73,12 @@ def sparsemap(
     The solver calls the oracle about as often as the support has structures, k. Each call adds
     O(k(k + n)) time and memory; backward costs about one more call. Where flat scores need many
     calls, matchings, dependency trees and sequences are solved at once. It runs on the CPU
-    in float64, whatever the scores' device and type. A closed form (`Bits`, `Budget`, `Choice`)
-    runs where the scores are, and finds structures and weights only when they are read, in O(n²).
+    in float64, whatever the scores' device and type. A closed form (`Bits`, `Budget`, `Choice`, and
+    `Sequence` without extra scores) runs where the scores are, and finds structures and weights
+    only when they are read, in O(n²).
+
+    Gradients of the marginals are those of the exact solution, whatever `tol` is; gradients of the
+    weights those of the structures found.
 
     torch.compile takes marginals, but neither structures nor weights, at which it breaks the graph;
     nor a `Custom`, a `FactorGraph` or `start`. In a graph there is no warning.
