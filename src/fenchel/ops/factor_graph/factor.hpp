@@ -38,7 +38,8 @@ class OracleFactor : public Factor {
 
   void forget() override { is_started_ = solve_at_once_first_ = false; }
 
-  bool has_jacobian() const override { return !was_at_once_; }
+  // Only the structures of an exact solution span its face.
+  bool has_jacobian() const override { return !was_at_once_ && gap_ <= kExactGap; }
 
   void multiply(const double* in, const double* in_extra, double* out, double* out_extra) override {
     const auto& oracle = instance_.oracle();
@@ -51,7 +52,7 @@ class OracleFactor : public Factor {
       if (in) for_each_part(k, [&](int32_t part) { along_[k] += in[part]; });
       if (in_extra) oracle.for_each_extra(support.others(k), [&](int32_t index) { along_[k] += in_extra[index]; });
     }
-    support.factor().solve_off_plane(along_.data());
+    support.factor().solve_along_plane(along_.data());
     for (int64_t k = 0; k < support.size(); ++k) {
       if (out) for_each_part(k, [&](int32_t part) { out[part] += along_[k]; });
       if (out_extra) oracle.for_each_extra(support.others(k), [&](int32_t index) { out_extra[index] += along_[k]; });
@@ -64,18 +65,20 @@ class OracleFactor : public Factor {
     if (!extra_scores && oracle.extras()) extra_scores = zeros_.data();
     const bool warm = is_started_ && instance_.rescore(scores_.data(), extra_scores);
     Outcome outcome;
-    if (warm) outcome = active_set(instance_, kLimits);
+    if (warm) outcome = active_set(instance_, kLimits, instance_.patience());
     if (!warm || !outcome.converged) {
       oracle.resize(nullptr);
       instance_.set(scores_.data(), extra_scores, nullptr);
       if (!(is_started_ = start(instance_, nullptr, nullptr, 0, 0))) {
         std::fill_n(marginals, oracle.parts(), 0.0);
         if (extra) std::fill_n(extra, oracle.extras(), 0.0);
+        gap_ = 0, was_at_once_ = false;
         return;
       }
       if (!(solve_at_once_first_ && solve_at_once(instance_, kLimits, kInf<double>, outcome)))
-        active_set(instance_, kLimits);
+        outcome = active_set(instance_, kLimits, instance_.patience());
     }
+    gap_ = outcome.gap;
     oracle.scatter(instance_.marginals().data(), marginals);
     if (extra) write_extra(extra);
     keep_structures();
@@ -83,6 +86,7 @@ class OracleFactor : public Factor {
 
  private:
   static constexpr Limits kLimits{1e-11, 10000};
+  static constexpr double kExactGap = 1e-12;
 
   template <class F>
   void for_each_part(int64_t k, F f) {
@@ -119,6 +123,7 @@ class OracleFactor : public Factor {
   Instance<Make> instance_;
   Workspace scores_;
   std::vector<double> zeros_, along_;
+  double gap_ = 0;
   bool is_started_ = false, solve_at_once_first_ = false, was_at_once_ = false;
 };
 

@@ -166,10 +166,10 @@ class Cholesky {
   }
 
   // x = (A⁻¹ − A⁻¹11ᵀA⁻¹ / 1ᵀA⁻¹1) x, which sums to zero.
-  void solve_off_plane(double* x) const {
+  void solve_along_plane(double* x) const {
     forward(x);
     const double shift = dot(x, q_.data(), padded<double>(size_)) / qq_;
-    for (int64_t j = 0; j < size_; j += kWide) store(x + j, load(x + j) - shift * load(&q_[j]));
+    for (int64_t j = 0; j < size_; ++j) x[j] -= shift * q_[j];
     backward(x);
   }
 

@@ -14,6 +14,7 @@ from .._budget import Budget
 from .._choice import Choice
 from .._coded import CodedStructure
 from .._factor_graph import Group
+from .._sequence import Sequence
 from ._consensus import Consensus, factor_problem
 
 _KINDS = {
@@ -51,7 +52,9 @@ def describe(consensus: Consensus) -> ops.Graph | None:
     rows, numbers = [], []
     for kind, group, piece in zip(kinds, consensus.groups, pieces, strict=True):
         assert kind is not None
-        parts, factor = group.index[0].numel(), group.factor
+        parts, count, factor = group.index[0].numel(), group.count, group.factor
+        if isinstance(factor, Sequence) and piece is None:  # one tag at each position
+            kind, count, parts = "xor", count * factor.length, factor.tags
         own_extras = 0 if piece is None else piece.numel() // max(1, len(piece) * group.count)
         built = (parts, 0, 0)
         if isinstance(factor, CodedStructure):
@@ -60,7 +63,7 @@ def describe(consensus: Consensus) -> ops.Graph | None:
             built = (*sizes(zeros), factor.option(merged))
         if isinstance(factor, _factors.Knapsack):
             numbers += [*factor.costs, factor.budget]
-        rows.append((ops.KINDS.index(kind), group.count, parts, own_extras, *built))
+        rows.append((ops.KINDS.index(kind), count, parts, own_extras, *built))
     negated = [_negated(group) for group in consensus.groups]
     return ops.Graph(
         torch.tensor(rows, dtype=torch.int64).reshape(-1, 7),
