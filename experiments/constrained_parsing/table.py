@@ -18,8 +18,8 @@ COLUMNS = (
     "over a limit, graph %",
     "integral %",
     "impossible %",
-    "tree ms",
-    "graph ms",
+    "tree CPU ms",
+    "graph CPU ms",
     "CPU s per epoch",
 )
 
