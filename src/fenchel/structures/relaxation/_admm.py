@@ -88,9 +88,9 @@ def solve(consensus: Consensus, curvature: float, limits: Limits, state: State) 
             now = _run_rounds(consensus, settings, state, residuals)
         else:
             now = _run_native_rounds(graph, consensus, settings, state, residuals)
-        if not now.converged.all():
+        if forbids or not now.converged.all():
             infeasible = consensus.is_infeasible(now.copies, now.state.u)
-            now = now._replace(infeasible=infeasible & ~now.converged)
+            now = now._replace(infeasible=infeasible, converged=now.converged & ~infeasible)
         whole = now if whole is None else _write(whole, rows, now)
         left = (~(now.converged | now.infeasible)).nonzero().flatten()
         if not len(left) or last == limits.max_iter:

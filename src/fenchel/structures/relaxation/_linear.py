@@ -17,16 +17,15 @@ from . import _admm
 from ._consensus import Consensus
 from ._instances import BEST_SIZE, doubles, overwrite, size_of, solvable, start_state
 
-TOL = 1e-7
-"""Of both residuals, for scores of size `BEST_SIZE`."""
-MAX_STAGES = 4
-"""How often rounds start again, where the gap is not closed."""
+TOLERANCES = (1e-7, 1e-9, 1e-11, 1e-11)
+"""Of both residuals, for scores of size `BEST_SIZE`: rounds start again where a gap is left."""
 FINEST = 1e-4
 """The unit of a stage, at least, in that of the stage before."""
 MAX_ROUNDS = 20_000
 """In all."""
-GAP = 1e-4
-"""The largest gap of a solution; a share of the largest score, where that is below one."""
+GAP, RELATIVE_GAP = 1e-4, 1e-9
+"""The largest gap of a solution: of scores below one, a share of the largest, GAP; of scores above
+GAP / RELATIVE_GAP, the other share."""
 INTEGRAL = 1e-4
 """How far from an integer a solution of the relaxation may be and count as one."""
 EQUAL = 1e-5
@@ -79,20 +78,14 @@ def _solve(consensus: Consensus) -> Found:
     unit = _size(consensus) / BEST_SIZE
     state, rows = start_state(_scale(consensus, unit)), torch.arange(len(consensus.scores))
     whole = None
-    for _ in range(MAX_STAGES):
-        limits = Limits(TOL, MAX_ROUNDS // MAX_STAGES)
+    for tol in TOLERANCES:
+        limits = Limits(tol, MAX_ROUNDS // len(TOLERANCES))
         outcome = _admm.solve(_scale(consensus, unit), 0.0, limits, state)
         now = _finish(consensus, outcome, unit)
         whole = now if whole is None else _write(whole, rows, now)
         left = (~(now.converged | now.infeasible)).nonzero().flatten()
         if not len(left):
             break
-        rows, consensus, finer = (
-            rows[left],
-            consensus.select(left),
-            now.gap[left].unsqueeze(1).abs(),
-        )
-        finer = torch.minimum(unit[left], finer.clamp(min=1e-300) / BEST_SIZE)
         rows, consensus, unit = rows[left], consensus.select(left), unit[left]
         finer = now.gap[left].unsqueeze(1).abs() / BEST_SIZE
         finer = torch.minimum(unit, torch.maximum(finer, unit * FINEST))
@@ -122,9 +115,10 @@ def _finish(consensus: Consensus, outcome: _admm.Outcome, unit: Tensor) -> Found
         near = integral.unsqueeze(1) & ((v - v.round()).abs() <= INTEGRAL)
         v = torch.where(near, v.round(), v)
     gap = _bound(consensus, outcome, unit) - _value(consensus.scores, consensus.extra_scores, u, v)
-    small = GAP * _size(consensus).squeeze(1).clamp(max=1)
+    size = _size(consensus).squeeze(1)
+    small = torch.maximum(GAP * size.clamp(max=1), RELATIVE_GAP * size)
     closed = gap.abs() <= torch.maximum(small, _rounding(consensus))
-    closed = closed & ~outcome.infeasible & (integral | (outcome.primal <= TOL))
+    closed = closed & ~outcome.infeasible & (integral | (outcome.primal <= TOLERANCES[0]))
     return Found(u, v, gap, integral, outcome.infeasible, closed)
 
 
