@@ -22,32 +22,37 @@ class Process:
     """The solver's process; None answers where there is none."""
 
     def __init__(self):
-        python = os.environ.get(VARIABLE)
-        self._process = None
+        python, self._process = os.environ.get(VARIABLE), None
         if python:
             command = [python, str(Path(__file__).resolve())]
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
 
     def solve(self, problem):
         """The answer of `_solve` to a problem, as `_graph` takes it."""
         if self._process is None:
             return None
-        self._process.stdin.write(json.dumps(problem) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+        to, back = self._process.stdin, self._process.stdout
+        assert to is not None
+        assert back is not None
+        print(json.dumps(problem), file=to, flush=True)
+        return json.loads(back.readline())
 
     def close(self):
         if self._process is not None:
-            self._process.stdin.close()
-            self._process.wait(60)
+            self._process.communicate(timeout=60)
 
 
 def _graph(problem):
     """A tree with at most `limit` children a word, or two sequences with coupled tags."""
     import numpy as np
-    from lpsmap import Budget, DepTree, FactorGraph, Pair, Sequence
+    from lpsmap import (  # type: ignore[import-not-found]
+        Budget,
+        DepTree,
+        FactorGraph,
+        Pair,
+        Sequence,
+    )
 
     graph, scores = FactorGraph(), np.array(problem["scores"])
     if "limit" in problem:
@@ -70,7 +75,7 @@ def _solve(problem):
     The graph is built outside the clock.
     """
     import numpy as np
-    from lpsmap.ad3qp.factor_graph import PFactorGraph
+    from lpsmap.ad3qp.factor_graph import PFactorGraph  # type: ignore[import-not-found]
 
     graph, solver = _graph(problem), PFactorGraph()
     offset, variables, scores = graph._make_variables(solver)

@@ -75,7 +75,10 @@ class Tree:
         """By one flow to each word: it comes from the root, along arcs of the tree."""
         n = self.n
         u = cvxpy.Variable((n, n), nonneg=True)
-        limits = [cvxpy.sum(u, axis=0) == 1, cvxpy.sum(u, axis=1) - cvxpy.diag(u) <= LIMIT]
+        limits: list[Any] = [
+            cvxpy.sum(u, axis=0) == 1,
+            cvxpy.sum(u, axis=1) - cvxpy.diag(u) <= LIMIT,
+        ]
         for word in range(n):
             flow = cvxpy.Variable((n, n), nonneg=True)
             arrives = [1.0 if other == word else 0.0 for other in range(n)]
@@ -106,7 +109,7 @@ class Sequences:
         transitions, coupling = (x.numpy() for x in problem.extra)
         u = cvxpy.Variable((2, self.n * TAGS), nonneg=True)
         both = cvxpy.Variable(self.n * TAGS, nonneg=True)
-        limits = [both <= u[0], both <= u[1], both >= u[0] + u[1] - 1]
+        limits: list[Any] = [both <= u[0], both <= u[1], both >= u[0] + u[1] - 1]
         gain = coupling @ both
         for side in range(2):
             tags = cvxpy.reshape(u[side], (self.n, TAGS), order="C")

@@ -70,8 +70,9 @@ def evaluate(
         without any tree, which are parsed without limits; and `tree_ms` and `graph_ms`, the time of
         the processor per sentence.
     """
-    totals = dict.fromkeys(("right", "over", "integral", "impossible", "seconds"), 0.0)
-    tree, graph = dict(totals), dict(totals)
+    names = ("right", "over", "integral", "impossible", "seconds")
+    tree: dict[str, float] = dict.fromkeys(names, 0.0)
+    graph = dict(tree)
     words = 0
     for _, batch in encoded(encode, sentences):
         for arcs, gold, own in _sentences(parser, batch, limits):

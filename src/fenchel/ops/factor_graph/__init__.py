@@ -53,7 +53,7 @@ class Graph(NamedTuple):
     option that an oracle is built from"""
     numbers: Tensor
     """Of each group of knapsacks the costs and the budget, in float64"""
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]
     """(E,) in int64: the variables of all factors"""
     negated: Tensor
     """(E,), which of them count as their negation"""
