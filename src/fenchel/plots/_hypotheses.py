@@ -104,13 +104,13 @@ def _draw(axes: Axes, node: Tree, x: float, free: Iterator[int], single: bool) -
             _edge(axes, (right, y), (right + GAP, height), child.probability)
     else:
         y = float(next(free))
-        axes.text(right + 0.12, y, percent(node.mass), va="center", fontsize=9, color=_style.GREY)
-    box = {"boxstyle": "round,pad=0.25", "facecolor": "#f4f2ec", "edgecolor": "#c9c6bd"}
+        axes.text(right + 0.12, y, percent(node.mass), va="center", fontsize=9, color=_style.palette().grey)
+    box = {"boxstyle": "round,pad=0.25", "facecolor": style.box, "edgecolor": style.grey}
     axes.text(
         (x + right) / 2, y, _text(node), ha="center", va="center", family="monospace", bbox=box
     )
     if single and node.probability < 1:
-        axes.text(x, y - 0.45, percent(node.probability), fontsize=8, color=_style.COLOURS[2])
+        axes.text(x, y - 0.45, percent(node.probability), fontsize=8, color=_style.palette().colours[2])
     return y
 
 
@@ -123,7 +123,7 @@ def _edge(
     axes.plot(
         [x0, bend, bend + 0.12, x1],
         [y0, y0, y1, y1],
-        color=_style.COLOURS[2],
+        color=_style.palette().colours[2],
         linewidth=0.8 + 2.4 * probability,
         solid_joinstyle="round",
         solid_capstyle="round",
@@ -137,5 +137,5 @@ def _edge(
         ha="right",
         va="bottom",
         fontsize=8,
-        color=_style.COLOURS[2],
+        color=_style.palette().colours[2],
     )

@@ -54,7 +54,7 @@ def draw_curves(
     x = t.numpy()
     vertex = torch.tensor([1.0, 0.0], dtype=torch.float64)
     inset: Any = mapping_axes.inset_axes((0.64, 0.10, 0.35, 0.40)) if zoom else None
-    max_axes.plot(x, x.clip(min=0), color=_style.GREY, linewidth=1, label="max(t, 0)")
+    max_axes.plot(x, x.clip(min=0), color=_style.palette().grey, linewidth=1, label="max(t, 0)")
     for index, mapping in enumerate(mappings):
         style = _style.line_style(index)
         shift = mapping.gamma * mapping.omega(vertex)
@@ -77,7 +77,7 @@ def draw_curves(
         left, right, bottom, top = ZOOM
         inset.set(xlim=(left, right), ylim=(bottom, top))
         inset.set(xticks=[], yticks=[])
-        mapping_axes.indicate_inset_zoom(inset, edgecolor=_style.GREY)
+        mapping_axes.indicate_inset_zoom(inset, edgecolor=_style.palette().grey)
 
 
 def draw_squares(
@@ -113,7 +113,7 @@ def draw_squares(
         for edge in (1e-3, 1 - 1e-3):
             flat = (y == round(edge)).any()  # softmax only approaches it
             if flat and y.min() < edge < y.max():
-                panel.contour(x, x, y, [edge], colors=_style.EDGE, linewidths=1.5)
+                panel.contour(x, x, y, [edge], colors=_style.palette().edge, linewidths=1.5)
         panel.set_title(label(mapping), fontsize="medium")
         panel.set_aspect("equal")
     return heat
