@@ -21,7 +21,7 @@ def picture() -> Figure:
     panels = figure.subplots(3, 1, sharex=True, sharey=True)
     for index, (axes, (name, y)) in enumerate(zip(panels, rows.items(), strict=True)):
         bars = axes.bar(range(len(y)), y.tolist(), color=f"C{index}", width=0.75)
-        axes.bar_label(bars, [f"{p:.2f}" if p > 0 else "0" for p in y.tolist()], fontsize=8)
+        axes.bar_label(bars, [f"{p:.2g}" if p > 0 else "0" for p in y.tolist()], fontsize=8)
         axes.set_title(f"{name}: {int((y > 0).sum())} of {len(y)}", loc="left", fontsize=10)
         axes.set(ylim=(0, 0.8), yticks=[])
         axes.spines["left"].set_visible(False)

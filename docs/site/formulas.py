@@ -14,6 +14,12 @@ LARGE = {"Σ": "∑", "Π": "∏"}
 FENCES = "()[]{}|‖⟨⟩"
 FUNCTIONS = {"log", "exp", "max", "min", "argmax", "tanh", "cap", "softmax", "sparsemax"}
 THIN = '<mspace width=".17em"></mspace>'
+SCRIPT = re.compile(
+    r"(?P<kept>^ {4}.*$|`+[^`]+`+|\]\([^)]*\)|<[^>]*>|https?://\S+)"
+    r"|(?:(?<![A-Za-z0-9_])(?P<base>max(?=_Ω)|[A-Za-z0-9Α-Ωα-ωℓ])|(?<=[)\]}‖₊⁻¹>ᵢⱼₖ]))(?P<sign>[_^])"
+    r"(?:\((?P<group>(?:[^()]|\([^()]*\))+)\)|\{(?P<braces>[^}]+)\}|(?P<name>max|[A-Za-zΑ-Ωα-ω0-9]{1,2})(?![A-Za-z0-9_]))",
+    re.MULTILINE,
+)
 TOKEN = re.compile(r"\s+|\d+(?:\.\d+)?|[A-Za-z]+|.")
 
 
@@ -29,6 +35,22 @@ def mathml(block: str) -> str:
     if len(lines) > 1 and all(len(each) == 3 for each in sides):
         return _frame([_table([[_row(cell) for cell in each] for each in sides])])
     return "".join(_frame([_math(_row(part)) for part in re.split(r"\s{2,}", line)]) for line in lines)
+
+
+def with_scripts(text: str) -> str:
+    """Prose with what stands behind _ and ^ lowered and raised; code and links stay."""
+    before = ""
+    while before != text:  # y_k^ε takes two rounds
+        before, text = text, SCRIPT.sub(_script, text)
+    return text
+
+
+def _script(match: re.Match[str]) -> str:
+    if match["kept"]:
+        return match[0]
+    inside = match["group"] or match["braces"] or match["name"]
+    tag = "sub" if match["sign"] == "_" else "sup"
+    return f"{match['base'] or ''}<{tag}>{inside}</{tag}>"
 
 
 def _frame(parts: list[str]) -> str:
@@ -109,7 +131,8 @@ class _Reader:
             before, behind = (THIN if self._is_space(place) else "" for place in (-2, 0))
             return f"{before}<mi>{token}</mi>{behind}"
         if _is_word(token) or (token == "a" and self._is_between_words()):
-            before = self._is_space(-2) and not _is_word(self._token(-3))
+            last = self._token(-3)
+            before = self._is_space(-2) and (last in FUNCTIONS or not _is_word(last))
             behind = "&nbsp;" if self._is_space(0) else ""
             return f"<mtext>{'&nbsp;' if before else ''}{token}{behind}</mtext>"
         return "".join(f"<mi>{letter}</mi>" for letter in token)

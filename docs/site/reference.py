@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from formulas import is_formula, mathml
+from formulas import is_formula, mathml, with_scripts
 
 SECTIONS = {"Args": "Arguments", "Returns": "Returns", "Raises": "Raises", "Yields": "Yields"}
 LISTS = ("Args", "Raises")
@@ -137,7 +137,7 @@ def _items(body: str) -> str:
         item = ITEM.match(text)
         if item:
             names = ", ".join(f"`{name}`" for name in item[1].split(", "))
-            rows.append(f"- {names}: {item[2]}")
+            rows.append(f"- {names}: {with_scripts(item[2])}")
         else:
             rows.append(f"- {text}")
     return "\n".join(rows)
@@ -157,5 +157,5 @@ def _prose(text: str) -> str:
             links = (f"[{key}](#ref-{key})" for key in found[1].split(", "))
             parts.append(f"References: {', '.join(links)}.")
         else:
-            parts.append(block)
+            parts.append(with_scripts(block))
     return "\n\n".join(parts)

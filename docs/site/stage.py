@@ -17,7 +17,7 @@ from pathlib import Path
 import bibliography
 import pictures
 import reference
-from formulas import is_formula, mathml
+from formulas import is_formula, mathml, with_scripts
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -110,7 +110,7 @@ class Site:
         parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
         for index in range(0, len(parts), 2):
             prose = LINK.sub(lambda match: self._link(page, match), parts[index])
-            parts[index] = BLOCK.sub(_block, prose).replace("<!-- cards -->", "{.cards}")
+            parts[index] = BLOCK.sub(_block, with_scripts(prose)).replace("<!-- cards -->", "{.cards}")
         for index in range(1, len(parts), 2):
             parts[index] = re.sub(r"^```python\n(?=>>>)", "```pycon\n", parts[index])
         return "".join(parts)

@@ -80,6 +80,34 @@ def draw_curves(
         mapping_axes.indicate_inset_zoom(inset, edgecolor=_style.palette().grey)
 
 
+def draw_curve(
+    axes: Axes, mapping: AbstractMapping, others: Sequence[AbstractMapping], colour: str
+) -> None:
+    """Draws ŷ₁ of a mapping at the scores [t, 0], with those of others behind it, and max_Ω.
+
+    Args:
+        axes: to draw on.
+        mapping: any; one whose solutions do not sum to one is drawn alone, at [t, 0, 0].
+        others: the mappings to compare it with.
+        colour: of the curve.
+    """
+    t, scores = _line(301)
+    x = t.numpy()
+    if mapping.total == 1.0:
+        for other in others:
+            if other.total == 1.0:
+                axes.plot(x, other(scores)[:, 0].numpy(), color=_style.palette().faint, linewidth=1)
+        vertex = torch.tensor([1.0, 0.0], dtype=torch.float64)
+        value = mapping.max(scores) + mapping.gamma * mapping.omega(vertex)
+        axes.plot(x, value.numpy(), ":", color=_style.palette().grey, linewidth=1.3)
+    else:  # of two entries it may have to take both
+        scores = torch.cat([scores, torch.zeros_like(scores[:, :1])], -1)
+    axes.plot(x, mapping(scores)[:, 0].numpy(), color=colour, linewidth=2.4)
+    axes.set(xlim=(-REACH, REACH), ylim=(-0.06, 1.1), yticks=[0, 0.5, 1])
+    axes.set_title(label(mapping), fontsize="medium")
+    _style.tidy(axes)
+
+
 def draw_squares(
     axes: Sequence[Axes], mappings: Sequence[AbstractMapping], points: int = 121
 ) -> Any:
