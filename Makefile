@@ -27,7 +27,7 @@ GPU_TESTS := tests/test_gpu.py tests/losses/test_linear.py tests/ops/test_triton
 	tests/seq2seq/decoding/test_search_gpu.py tests/seq2seq/training/test_training_gpu.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-gpu test-wheel wheel lint types doctest docs sanitize bench bench-gpu clean
+.PHONY: help demo test test-all test-gpu test-wheel wheel lint types doctest docs test-docs sanitize bench bench-gpu clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -75,6 +75,9 @@ docs: $(VENV)/dev.stamp $(DOCS)/venv/stamp  ## build the site in build/docs/html
 	$(DOCS)/venv/bin/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto \
 		--conf-dir docs/site --builder html $(DOCS)/source $(DOCS)/html
 	@echo "open $(DOCS)/html/index.html"
+
+test-docs: docs  ## build the site, and test it in a browser
+	$(BIN)/python -m pytest -q tests/test_site.py
 
 sanitize: $(VENV)/dev.stamp  ## run the kernels' tests under AddressSanitizer and UBSan
 	$(BIN)/cmake -S . -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \

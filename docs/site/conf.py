@@ -26,6 +26,7 @@ copybutton_prompt_is_regexp = True
 html_theme = "furo"
 html_title = "fenchel"
 html_static_path = [str(ROOT / "docs" / "site" / "static")]
+html_favicon = str(ROOT / "docs" / "site" / "static" / "favicon.svg")
 html_css_files = ["style.css"]
 html_show_sphinx = False
 html_show_copyright = False

@@ -5,39 +5,55 @@ from __future__ import annotations
 import ast
 import runpy
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+
+import torch
 
 from fenchel import plots
 
+ORDER = (
+    *("zeros", "margin", "fused_series", "fused_sentence", "learned_alpha", "router", "matching"),
+    *("parses", "latent_tree", "outputs", "prediction_sets", "own_regularizer", "distillation"),
+    "cost",
+)
+"""The gallery from the simple to the rich; a script that is not listed comes last."""
+
 THEMES = {"light": False, "dark": True}
+INTRODUCTION = """# Gallery
+
+Each picture is a short script of public names that runs in seconds on one core. Click one for the
+reason to care and the code.
+"""
 
 
 def pages(scripts: Path, folder: Path) -> Iterator[tuple[str, str]]:
     """Draws the pictures into a folder; the name and the text of each page."""
     folder.mkdir(parents=True, exist_ok=True)
+    paths = [scripts / f"{name}.py" for name in ORDER]
+    paths += sorted(set(scripts.glob("*.py")) - set(paths))
+    workers = {"initializer": torch.set_num_threads, "initargs": (1,)}
+    with ProcessPoolExecutor(mp_context=get_context("spawn"), **workers) as pool:
+        list(pool.map(_draw, paths, [folder] * len(paths)))
     cards = []
-    paths = sorted(scripts.glob("*.py"), key=_order)
     for path in paths:
         title, reason, code = _read(path)
-        name = path.stem
-        for theme, dark in THEMES.items():
-            with plots.theme(dark=dark):
-                figure = runpy.run_path(str(path))["picture"]()
-                figure.savefig(folder / f"{name}-{theme}.svg", metadata={"Date": None})
-        shown = " ".join(f"![{title}]({name}-{theme}.svg){{.only-{theme}}}" for theme in THEMES)
-        yield name, f"---\norphan: true\n---\n\n# {title}\n\n{reason}\n\n{shown}\n\n```python\n{code}\n```\n"
-        images = "".join(
-            f'<img class="only-{theme}" src="../_images/{name}-{theme}.svg" alt="">' for theme in THEMES
+        shown = " ".join(
+            f"![{title}]({path.stem}-{theme}.svg){{.only-{theme}}}" for theme in THEMES
         )
-        cards.append(f'<a class="card" href="{name}.html">{images}<span>{title}</span></a>')
-    grid = "\n".join(cards)
-    toctree = "\n".join(path.stem for path in paths)
-    yield (
-        "index",
-        "# Gallery\n\nEach picture is a short script of public names that runs in seconds on one core. "
-        f'Click one for the reason to care and the code.\n\n<div class="gallery">\n{grid}\n</div>\n\n'
-        f"```{{toctree}}\n:hidden:\n\n{toctree}\n```\n",
-    )
+        cards.append(f"- [{shown} {title}]({path.stem}.md)")
+        yield path.stem, f"# {title}\n\n{reason}\n\n{shown}\n\n```python\n{code}\n```\n"
+    listed = "\n".join(path.stem for path in paths)
+    toctree = f"```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
+    yield "index", "\n".join([INTRODUCTION, "{.gallery}", *cards, "", toctree])
+
+
+def _draw(path: Path, folder: Path) -> None:
+    for theme, dark in THEMES.items():
+        with plots.theme(dark=dark):
+            figure = runpy.run_path(str(path))["picture"]()
+            figure.savefig(folder / f"{path.stem}-{theme}.svg", metadata={"Date": None})
 
 
 def _read(path: Path) -> tuple[str, str, str]:
@@ -47,7 +63,3 @@ def _read(path: Path) -> tuple[str, str, str]:
     title, _, reason = (ast.get_docstring(module) or "").partition("\n\n")
     code = text.split('"""', 2)[2].strip()
     return title.rstrip("."), reason, code
-
-
-def _order(path: Path) -> str:
-    return path.stem
