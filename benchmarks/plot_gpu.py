@@ -17,12 +17,19 @@ from .results import FOLDER, Row
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 PASSES = ("forward", "forward+backward")
-COLOURS = {"copy": "#888888", "softmax": "C0", "entmax 1.5": "C1", "entmax 1.33": "C2", "sparsemax": "C3"}
+COLOURS = {
+    "copy": "#888888",
+    "softmax": "C0",
+    "entmax 1.5": "C1",
+    "entmax 1.33": "C2",
+    "sparsemax": "C3",
+}
 MARKERS = {"torch": "", "fenchel": "o", "adasplash": "^", "liger": "s", "entmax": "x"}
 DASHES = {"torch": "-", "fenchel": "-", "adasplash": "--", "liger": ":", "entmax": "-."}
 MAPPINGS_NOTE = (
-    "copy: torch's copy of the rows, a bound for any kernel. entmax, adasplash and liger: the packages"
-    " of these names,\ntimed on short rows only; the backward pass of adasplash for 1.5 did not compile."
+    "copy: torch's copy of the rows, a bound for any kernel. entmax, adasplash and liger: the "
+    "packages of these names,\ntimed on short rows only; the backward pass of adasplash for 1.5 "
+    "did not compile."
 )
 
 ATTENTION = {
@@ -34,9 +41,9 @@ ATTENTION = {
 }
 """Colour, marker and dashes."""
 ATTENTION_NOTE = (
-    "cuDNN and FlashAttention-2: torch's two kernels of softmax attention. adasplash: the package of"
-    " that name, Triton kernels\nof entmax attention, timed at two lengths."
-    " All causal, with queries and keys from N(0, 1)."
+    "cuDNN and FlashAttention-2: torch's two kernels of softmax attention. adasplash: the package "
+    "of that name, Triton kernels\nof entmax attention, timed at two lengths. All causal, with "
+    "queries and keys from N(0, 1)."
 )
 ATTENTION_SIZE = 64
 
@@ -79,9 +86,7 @@ def _finish(axes: Axes, label: str) -> None:
     axes.set_xlabel(label)
 
 
-def _pair(
-    rows: Sequence[Row], draw: Callable[[Axes, str], None], label: str, note: str
-) -> Figure:
+def _pair(rows: Sequence[Row], draw: Callable[[Axes, str], None], label: str, note: str) -> Figure:
     """Two pictures side by side, one for each pass; `draw` fills them, and a note explains."""
     drawn = Figure(figsize=(10, 5), layout="constrained")
     pair: Any = drawn.subplots(1, 2, sharey=True)

@@ -38,3 +38,5 @@ def test_script_is_short_and_says_why(script: Path) -> None:
     assert title.endswith(".")
     assert len(reason.split()) >= 20
     assert f'savefig("{script.stem}.svg")' in text
+    listed = (script.parent / "README.md").read_text(encoding="utf-8")
+    assert f"[{title.rstrip('.')}]({script.name})" in listed

@@ -1,4 +1,4 @@
-"""The site that `make docs` built, in a real browser: links, search, mathematics, dark and phone."""
+"""The site that `make docs` built, in a real browser: links, search, mathematics, themes, phone."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ def test_every_internal_link_leads_somewhere(read):
             target = (SITE / page).parent / unquote(parts.path) if parts.path else SITE / page
             name = target.resolve().relative_to(SITE).as_posix() if target.exists() else None
             known = read[name].places if name in read else None
-            if name is None or (parts.fragment and known is not None and unquote(parts.fragment) not in known):
+            if name is None or (
+                parts.fragment and known is not None and unquote(parts.fragment) not in known
+            ):
                 broken.append(f"{page}: {link}")
     assert broken == []
 
@@ -120,7 +122,8 @@ def test_mathematics_is_visible(address, browser):
 
 
 @pytest.mark.parametrize(
-    ("query", "expected"), [("fusedmax", "api/fenchel.html"), ("calibrate coverage", "scikit-learn")]
+    ("query", "expected"),
+    [("fusedmax", "api/fenchel.html"), ("calibrate coverage", "scikit-learn")],
 )
 def test_search_finds(address, browser, query, expected):
     browser.open(f"{address}/search.html?q={query.replace(' ', '+')}")

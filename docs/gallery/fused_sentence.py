@@ -10,7 +10,22 @@ from matplotlib.figure import Figure
 import fenchel
 from fenchel import plots
 
-WORDS = "the storm has cut power to more than two million homes along the coast".split()
+WORDS = [
+    "the",
+    "storm",
+    "has",
+    "cut",
+    "power",
+    "to",
+    "more",
+    "than",
+    "two",
+    "million",
+    "homes",
+    "along",
+    "the",
+    "coast",
+]
 SCORES = [0.1, 0.85, 0.1, 0.7, 0.9, 0.2, 0.4, 0.4, 1.1, 1.16, 1.05, 0.0, 0.05, 0.3]
 
 

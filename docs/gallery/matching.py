@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 import fenchel
 from fenchel import plots
 
-FIRST = "a young girl plays the violin outdoors".split()
-SECOND = "outside a little girl is playing music".split()
+FIRST = ["a", "young", "girl", "plays", "the", "violin", "outdoors"]
+SECOND = ["outside", "a", "little", "girl", "is", "playing", "music"]
 ALIKE = {("a", "a"): 2, ("young", "little"): 1.6, ("girl", "girl"): 2.4, ("plays", "playing"): 1.8}
 ALIKE |= {("violin", "music"): 1.5, ("violin", "playing"): 1.2, ("outdoors", "outside"): 1.8}
 ALIKE |= {("the", "a"): 1.4, ("the", "is"): 0.6, ("young", "girl"): 1.3, ("plays", "is"): 0.7}

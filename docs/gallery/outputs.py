@@ -15,7 +15,7 @@ from fenchel import plots
 from fenchel.seq2seq import Node
 
 WORDS = ["stream", "string", "stride", "strike", "strain", "straw", "stroke", "strong"]
-LETTERS = sorted({letter for word in WORDS for letter in word}) + ["end"]
+LETTERS = [*sorted({letter for word in WORDS for letter in word}), "end"]
 COUNTS = Counter(
     (word[max(0, at - 2) : at], letter)
     for word in WORDS

@@ -24,6 +24,7 @@ def picture() -> Figure:
         )
         weights = [*experts.parameters(), *router.parameters()]
         optimizer = torch.optim.Adam(weights, lr=0.02)
+        p, loss = torch.empty(0), torch.empty(0)
         for _ in range(400):
             optimizer.zero_grad()
             p = mapping(router(x))

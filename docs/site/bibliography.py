@@ -7,14 +7,26 @@ import unicodedata
 
 ENTRY = re.compile(r"@\w+\{(\w+),(.*?)\n\}", re.DOTALL)
 FIELD = re.compile(r"(\w+)\s*=\s*\{(.*)\},?\s*$", re.MULTILINE)
-ACCENTS = {"'": "\u0301", "`": "\u0300", '"': "\u0308", "^": "\u0302", "~": "\u0303", "v": "\u030c", "c": "\u0327"}
+ACCENTS = {
+    "'": "\u0301",
+    "`": "\u0300",
+    '"': "\u0308",
+    "^": "\u0302",
+    "~": "\u0303",
+    "v": "\u030c",
+    "c": "\u0327",
+}
 ACCENT = re.compile(r"\\(['`\"^~vc])\s*\{?(\w)\}?")
 
 
 def _plain(value: str) -> str:
     """A field without braces, its accents as letters."""
     value = ACCENT.sub(lambda match: match[2] + ACCENTS[match[1]], value)
-    return unicodedata.normalize("NFC", re.sub(r"[{}]", "", value)).replace("\\L", "Ł").replace("--", "–")
+    return (
+        unicodedata.normalize("NFC", re.sub(r"[{}]", "", value))
+        .replace("\\L", "Ł")
+        .replace("--", "–")
+    )
 
 
 def page(text: str) -> str:
@@ -26,5 +38,7 @@ def page(text: str) -> str:
         authors = found.get("author", "").replace(" and ", "; ")
         place = f" *{where}*," if where else ""
         year = found.get("year", "")
-        rows.append((year, f"(ref-{key})=\n`{key}` — {authors}. **{found['title']}.**{place} {year}."))
+        rows.append(
+            (year, f"(ref-{key})=\n`{key}` — {authors}. **{found['title']}.**{place} {year}.")
+        )
     return "# The papers\n\n" + "\n\n".join(row for _, row in sorted(rows)) + "\n"

@@ -24,6 +24,7 @@ copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
 html_theme = "furo"
+pygments_dark_style = "a11y-high-contrast-dark"
 html_title = "fenchel"
 html_static_path = [str(ROOT / "docs" / "site" / "static")]
 html_favicon = str(ROOT / "docs" / "site" / "static" / "favicon.svg")

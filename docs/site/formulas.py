@@ -34,7 +34,9 @@ def mathml(block: str) -> str:
     sides = [re.split(r"\s+(=)\s+", line, maxsplit=1) for line in lines]
     if len(lines) > 1 and all(len(each) == 3 for each in sides):
         return _frame([_table([[_row(cell) for cell in each] for each in sides])])
-    return "".join(_frame([_math(_row(part)) for part in re.split(r"\s{2,}", line)]) for line in lines)
+    return "".join(
+        _frame([_math(_row(part)) for part in re.split(r"\s{2,}", line)]) for line in lines
+    )
 
 
 def with_scripts(text: str) -> str:

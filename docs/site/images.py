@@ -36,4 +36,6 @@ if __name__ == "__main__":
         for dark in (False, True):
             path = FOLDER / (name.replace(".", "-dark.") if dark else name)
             with plots.theme(dark=dark):
-                picture().savefig(path, dpi=130, metadata=None if path.suffix == ".png" else {"Date": None})
+                picture().savefig(
+                    path, dpi=130, metadata=None if path.suffix == ".png" else {"Date": None}
+                )

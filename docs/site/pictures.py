@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import runpy
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -12,13 +13,6 @@ from pathlib import Path
 import torch
 
 from fenchel import plots
-
-ORDER = (
-    *("zeros", "margin", "fused_series", "fused_sentence", "learned_alpha", "router", "matching"),
-    *("parses", "latent_tree", "outputs", "prediction_sets", "own_regularizer", "distillation"),
-    "cost",
-)
-"""The gallery from the simple to the rich; a script that is not listed comes last."""
 
 THEMES = {"light": False, "dark": True}
 INTRODUCTION = """# Gallery
@@ -31,8 +25,8 @@ reason to care and the code.
 def pages(scripts: Path, folder: Path) -> Iterator[tuple[str, str]]:
     """Draws the pictures into a folder; the name and the text of each page."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [scripts / f"{name}.py" for name in ORDER]
-    paths += sorted(set(scripts.glob("*.py")) - set(paths))
+    listed = (scripts / "README.md").read_text(encoding="utf-8")
+    paths = [scripts / name for name in re.findall(r"\((\w+\.py)\)", listed)]
     workers = {"initializer": torch.set_num_threads, "initargs": (1,)}
     with ProcessPoolExecutor(mp_context=get_context("spawn"), **workers) as pool:
         list(pool.map(_draw, paths, [folder] * len(paths)))
@@ -44,8 +38,8 @@ def pages(scripts: Path, folder: Path) -> Iterator[tuple[str, str]]:
         )
         cards.append(f"- [{shown} {title}]({path.stem}.md)")
         yield path.stem, f"# {title}\n\n{reason}\n\n{shown}\n\n```python\n{code}\n```\n"
-    listed = "\n".join(path.stem for path in paths)
-    toctree = f"```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
+    names = "\n".join(path.stem for path in paths)
+    toctree = f"```{{toctree}}\n:hidden:\n\n{names}\n```\n"
     yield "index", "\n".join([INTRODUCTION, "{.gallery}", *cards, "", toctree])
 
 

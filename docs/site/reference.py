@@ -47,7 +47,7 @@ def pages(names: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
 
 def _regularizer(mapping: Any) -> str:
     """The problem that a mapping solves; its class says its Ω."""
-    omega = re.match(r"Ω\(y\) = [^,;]+?(?=[,;.]( |$))", inspect.getdoc(mapping) or "")
+    omega = re.match(r"Ω\(y\) = [^,;:]+?(?=[,;:.]( |$))", inspect.getdoc(mapping) or "")
     return mathml(f"{PROBLEM},   {omega[0]}") if omega else ""
 
 
@@ -77,10 +77,12 @@ def _own_members(owner: type) -> Iterator[tuple[str, Any]]:
     inherited = {name for base in owner.__mro__[1:] for name in vars(base)}
     own_fields = {field.name for field in fields(owner)} if is_dataclass(owner) else set()
     for name, member in vars(owner).items():
-        plain = inspect.isfunction(member) or isinstance(member, (property, classmethod, staticmethod))
-        if name[0] != "_" and plain and name not in inherited | own_fields:
-            if inspect.getdoc(member):
-                yield name, member
+        plain = inspect.isfunction(member) or isinstance(
+            member, (property, classmethod, staticmethod)
+        )
+        is_new = name[0] != "_" and name not in inherited | own_fields
+        if plain and is_new and inspect.getdoc(member):
+            yield name, member
 
 
 def _signature(member: Any, bound: bool = False) -> str:

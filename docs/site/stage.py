@@ -77,7 +77,9 @@ class Site:
         if path == DOCS / "references.bib":
             return self.folder / "references.md"
         is_inside = path.is_relative_to(DOCS)
-        return self.folder / (path.relative_to(DOCS) if is_inside else Path("project", path.relative_to(ROOT)))
+        return self.folder / (
+            path.relative_to(DOCS) if is_inside else Path("project", path.relative_to(ROOT))
+        )
 
     def write(self) -> None:
         """Writes all pages."""
@@ -110,7 +112,9 @@ class Site:
         parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
         for index in range(0, len(parts), 2):
             prose = LINK.sub(lambda match: self._link(page, match), parts[index])
-            parts[index] = BLOCK.sub(_block, with_scripts(prose)).replace("<!-- cards -->", "{.cards}")
+            parts[index] = BLOCK.sub(_block, with_scripts(prose)).replace(
+                "<!-- cards -->", "{.cards}"
+            )
         for index in range(1, len(parts), 2):
             parts[index] = re.sub(r"^```python\n(?=>>>)", "```pycon\n", parts[index])
         return "".join(parts)
@@ -132,7 +136,9 @@ class Site:
     def _image(self, page: Path, path: Path, text: str) -> str:
         """A picture, and its variant for dark pages where there is one."""
         dark = path.with_name(f"{path.stem}-dark{path.suffix}")
-        shown = [(path, ".only-light"), (dark, ".only-dark")] if dark.exists() else [(path, ".shown")]
+        shown = (
+            [(path, ".only-light"), (dark, ".only-dark")] if dark.exists() else [(path, ".shown")]
+        )
         for each, _ in shown:
             place = self.place(each)
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -64,7 +64,9 @@ def test_gallery_draws_a_mapping_before_the_others():
     t = own.get_xdata()
     np.testing.assert_allclose(own.get_ydata(), np.clip((t + 1) / 2, 0, 1), atol=1e-12)
     np.testing.assert_allclose(other.get_ydata(), 1 / (1 + np.exp(-t)))
-    np.testing.assert_allclose(np.gradient(value.get_ydata(), t)[1:-1], own.get_ydata()[1:-1], atol=0.02)
+    np.testing.assert_allclose(
+        np.gradient(value.get_ydata(), t)[1:-1], own.get_ydata()[1:-1], atol=0.02
+    )
     assert own.get_linewidth() > 2 * other.get_linewidth()
     (line,) = alone.lines
     assert line.get_ydata()[[0, -1]].tolist() == [0, 1]

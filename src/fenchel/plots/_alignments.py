@@ -82,10 +82,18 @@ def _draw(axes: Any, panel: Alignment) -> None:
     weights = panel.weights.detach().float().cpu()
     shown = torch.where(weights > 0, weights, torch.nan)
     m, n = weights.shape
-    axes.imshow(shown.numpy(), cmap=_style.palette().shades, vmin=0, vmax=1, extent=(-0.5, n - 0.5, m - 0.5, -0.5))
+    axes.imshow(
+        shown.numpy(),
+        cmap=_style.palette().shades,
+        vmin=0,
+        vmax=1,
+        extent=(-0.5, n - 0.5, m - 0.5, -0.5),
+    )
     for row, column in weights.nonzero().tolist():
         corner = (column - 0.5, row - 0.5)
-        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=_style.palette().grey, linewidth=0.5))
+        axes.add_patch(
+            Rectangle(corner, 1, 1, fill=False, edgecolor=_style.palette().grey, linewidth=0.5)
+        )
     if panel.structures is not None and panel.strengths is not None:
         _paths(axes, panel.structures, panel.strengths)
     axes.set_xticks(range(len(panel.columns)), panel.columns, rotation=90, fontsize="small")

@@ -63,7 +63,9 @@ def plot_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]
         for first, last, letter in _segments(entries):
             axes.add_patch(_outline(row, first, last))
             if letter:
-                colour = _style.palette().paper if entries[first] > 0.5 else _style.palette().colours[2]
+                colour = (
+                    _style.palette().paper if entries[first] > 0.5 else _style.palette().colours[2]
+                )
                 center = ((first + last) / 2, row)
                 axes.annotate(
                     letter, center, color=colour, fontsize="small", ha="center", va="center"

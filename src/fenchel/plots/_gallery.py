@@ -16,6 +16,18 @@ if TYPE_CHECKING:
 COLUMNS = 5
 CURVE, SQUARE = 1.5, 2.4
 """The heights of a curve and of a heat map, in inches."""
+CURVE_NOTE = (
+    "above: scores [t, 0]",
+    "line: weight of the first",
+    "dots: regularized maximum",
+    "grey: the others",
+    "ksubset: scores [t, 0, 0]",
+)
+SQUARE_NOTE = (
+    "below: scores [t₁, t₂, 0]",
+    "red: edge of exact 0 and 1",
+    "ridges: entries that fuse",
+)
 
 
 def gallery(mappings: Sequence[AbstractMapping] | None = None, points: int = 121) -> Figure:
@@ -42,7 +54,9 @@ def gallery(mappings: Sequence[AbstractMapping] | None = None, points: int = 121
     across = min(COLUMNS, len(shown))
     down = -(-len(shown) // across)
     figure = _style.new_figure(2.5 * across, (CURVE + SQUARE + 0.35) * down + 0.4)
-    grid: Any = figure.subplots(2 * down, across, height_ratios=[CURVE, SQUARE] * down, squeeze=False)
+    grid: Any = figure.subplots(
+        2 * down, across, height_ratios=[CURVE, SQUARE] * down, squeeze=False
+    )
     curves, squares = list(grid[::2].flat), list(grid[1::2].flat)
     for index, (axes, mapping) in enumerate(zip(curves, shown, strict=False)):
         others = [other for other in shown if other is not mapping]
@@ -65,11 +79,12 @@ def _explain(curves: list[Any], squares: list[Any], heat: Any, count: int) -> No
     if count == len(curves):
         squares[-1].figure.colorbar(heat, ax=squares[-1], shrink=0.8, label="weight of the second")
         return
-    text = "above: scores [t, 0]\nline: weight of the first\ndots: regularized maximum\ngrey: the others\nksubset: scores [t, 0, 0]"
-    curves[count].text(0.02, 0.95, text, va="top", fontsize="small", linespacing=1.5)
-    text = "below: scores [t₁, t₂, 0]\nred: edge of exact 0 and 1\nridges: entries that fuse"
-    squares[count].text(0.02, 0.98, text, va="top", fontsize="small", linespacing=1.5)
+    for axes, lines in ((curves[count], CURVE_NOTE), (squares[count], SQUARE_NOTE)):
+        text = "\n".join(lines)
+        axes.text(0.02, 0.97, text, va="top", fontsize="small", linespacing=1.5)
     inset = squares[count].inset_axes((0.02, 0.42, 0.9, 0.08))
-    bar = squares[count].figure.colorbar(heat, cax=inset, orientation="horizontal", ticks=[0, 0.5, 1])
+    bar = squares[count].figure.colorbar(
+        heat, cax=inset, orientation="horizontal", ticks=[0, 0.5, 1]
+    )
     bar.set_label("weight of the second", fontsize="small")
     inset.tick_params(labelsize="small")

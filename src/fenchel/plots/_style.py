@@ -96,8 +96,8 @@ def theme(*, dark: bool = False) -> Iterator[None]:
         _PALETTE.reset(token)
 
 
-def _settings(chosen: Palette) -> dict[str, Any]:
-    from matplotlib import cycler
+def _settings(chosen: Palette) -> Any:
+    from cycler import cycler
 
     inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
     papers = ("figure.facecolor", "axes.facecolor")
