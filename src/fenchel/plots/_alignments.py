@@ -20,7 +20,7 @@ MAX_COLUMNS = 3
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """A panel of `alignments`: weights of all pairs of a row and a column.
+    """A panel of `plot_alignments`: weights of all pairs of a row and a column.
 
     Args:
         title: of the panel.
@@ -32,6 +32,10 @@ class Alignment:
         strengths: (K,), their weights.
     Raises:
         ValueError: for weights of another shape.
+
+    >>> weights = torch.tensor([[1.0, 0.0], [0.4, 0.6]])
+    >>> Alignment("rows", weights, ["a", "dog"], ["the", "dog"]).title
+    'rows'
     """
 
     title: str
