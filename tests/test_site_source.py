@@ -74,6 +74,7 @@ def test_words_are_text_and_letters_are_symbols() -> None:
         "of",
     ]
     assert [symbol.text for symbol in found.iter("mi")] == ["G", "W", "d", "y"]
+    assert "".join(found.itertext()) == "GW is a mean of dy"
 
 
 @pytest.mark.parametrize(

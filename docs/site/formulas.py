@@ -134,7 +134,8 @@ class _Reader:
             return f"{before}<mi>{token}</mi>{behind}"
         if _is_word(token) or (token == "a" and self._is_between_words()):
             last = self._token(-3)
-            before = self._is_space(-2) and (last in FUNCTIONS or not _is_word(last))
+            follows_word = last == "a" or (_is_word(last) and last not in FUNCTIONS)
+            before = self._is_space(-2) and not follows_word
             behind = "&nbsp;" if self._is_space(0) else ""
             return f"<mtext>{'&nbsp;' if before else ''}{token}{behind}</mtext>"
         return "".join(f"<mi>{letter}</mi>" for letter in token)
