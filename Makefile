@@ -71,6 +71,7 @@ doctest: $(VENV)/dev.stamp  ## run the examples of README, docs and docstrings
 	$(BIN)/python -m pytest tests/test_docs.py
 
 docs: $(VENV)/dev.stamp $(DOCS)/venv/stamp  ## build the site in build/docs/html
+	rm -rf $(DOCS)/html
 	$(BIN)/python docs/site/stage.py $(DOCS)/source
 	$(DOCS)/venv/bin/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto \
 		--conf-dir docs/site --builder html $(DOCS)/source $(DOCS)/html

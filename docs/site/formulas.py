@@ -56,7 +56,7 @@ def _script(match: re.Match[str]) -> str:
 
 
 def _frame(parts: list[str]) -> str:
-    return f'<div class="formula" tabindex="0">{"".join(parts)}</div>'
+    return f'<div class="formula">{"".join(parts)}</div>'
 
 
 def _math(body: str) -> str:
