@@ -63,6 +63,8 @@ class Instance {
     count_ = parts_ + (regularize_ ? oracle_.extras() : 0);
     marginals_.resize(padded<double>(count_));
     for (auto* values : {&residual_, &shifted_, &shift_}) values->resize(count_);
+    while (static_cast<int64_t>(preference_.size()) < count_)
+      preference_.push_back(scatter(static_cast<int64_t>(preference_.size())));
     code_.resize(positions_), base_.resize(positions_ + extras_);
     support.start(positions_ + (regularize_ ? extras_ : 0), positions_ + (regularize_ ? 0 : extras_));
     magnitude_ = 0, tie_ = kTie, oracle_has_extra_ = is_exact_ = false;
@@ -77,7 +79,7 @@ class Instance {
   // The same, but of structures that are as good but for rounding always the same one: parts get small scores of
   // their own. The structure may be worse than the best by the sum of these.
   double find_preferred() {
-    return find_shifted([&](int64_t i) { return tie_ * scatter(i); });
+    return find_shifted([&](int64_t i) { return tie_ * preference_[i]; });
   }
   // The same for scores that are `shift(i)` larger.
   template <class F>
@@ -287,7 +289,7 @@ class Instance {
   const int64_t* lengths_ = nullptr;
   int64_t positions_ = 0, extras_ = 0, parts_ = 0, count_ = 0;
   double magnitude_ = 0, tie_ = kTie;
-  std::vector<double> marginals_, residual_, shifted_, shift_, base_;
+  std::vector<double> marginals_, residual_, shifted_, shift_, preference_, base_;
   std::vector<Exact> exact_scores_, exact_extras_;
   std::vector<int32_t> code_;
 };
