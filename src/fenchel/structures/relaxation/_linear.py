@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from ...mappings._general import ConvergenceWarning
-from ...ops.sparsemap.combination import inner
-from ...ops.sparsemap.solution import Limits
+from ...ops.sparsemap.solution import Limits, inner
 from .._factor_graph import GraphProblem
 from .._problem import RelaxedVertices
 from . import _admm
