@@ -21,6 +21,7 @@ from ..dependency_parsing.train import train as train_parser
 from .valency import children, limits_of, trees_within
 
 TRAININGS = ("tree", "graph")
+WITH_MARGIN = ("svm", "margin_crf", "margin_sparsemap")
 
 
 def train(folder: Path, data: Path, *, training: str, share: float, **options: Any) -> runs.History:
@@ -54,7 +55,8 @@ def graph_loss(limits: Tensor, parser: Parser, batch: Batch, kind: str) -> Tenso
             losses.append(structured_loss(DependencyTree(len(code)), arcs, code, kind=kind))
         else:
             target = torch.nn.functional.one_hot(code, len(code)).T.to(arcs.dtype)
-            losses.append(structured_loss(trees_within(own), arcs, target, kind=kind))
+            cost = 1 - target if kind in WITH_MARGIN else None  # one for a wrong head, as for trees
+            losses.append(structured_loss(trees_within(own), arcs, target, kind=kind, cost=cost))
     return torch.stack(losses).mean()
 
 
