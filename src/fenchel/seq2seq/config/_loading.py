@@ -16,7 +16,8 @@ from pydantic import BaseModel, ValidationError
 
 from ... import _checks
 from ..._choices import TASKS
-from ._schema import TAGS, Config, ParallelFiles
+from ._data import TAGS, ParallelFiles
+from ._schema import Config
 
 MAX_CHARACTERS = 1 << 20
 """A longer file is taken for something else than a configuration."""
