@@ -146,7 +146,11 @@ def _pairs(
     if task == "inflection":
         return list(inflections(files, malformed, language))
     if has_tables(config, arguments):
-        return list(tables(files, columns_of(arguments.model, config, arguments), malformed))
+        return [
+            pair
+            for file in files
+            for pair in tables([file], columns_of(config, arguments, file), malformed)
+        ]
     if len(files) != 2:
         parser.error(f"{task} takes two files, sources and references; or a table, with --columns.")
     return list(parallel([ParallelFiles(source=files[0], target=files[1])], malformed))

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BufferedIOBase
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._choices import TABLE_FORMATS
@@ -86,23 +85,37 @@ def has_tables(config: dict[str, Any], arguments: argparse.Namespace) -> bool:
 
 
 def columns_of(
-    folder: Path, config: dict[str, Any], arguments: argparse.Namespace
+    config: dict[str, Any], arguments: argparse.Namespace, path: str = ""
 ) -> ColumnsConfig:
     """The columns of a model's configuration, with those of the command line in their place.
 
+    Args:
+        config: the model's configuration.
+        arguments: the options of `add_columns`.
+        path: of the file to read. If it is JSON, the configuration's numbers of columns are not for
+            it, and the default keys are in their place.
     Raises:
         ValueError: if they cannot be used.
     """
+    from pydantic import ValidationError
+
     from ..seq2seq.config._data import ColumnsConfig
-    from ..seq2seq.models._folder import section
+    from ..seq2seq.config._loading import describe
+    from ..seq2seq.data._tables import is_json
 
     data = config.get("data", {})
     known = {name: data[name] for name in ColumnsConfig.model_fields if data.get(name) is not None}
     if data.get("task") == "inflection":
         known = {"source": 1, "target": 2, "features": 3}
-    given = {**(arguments.columns or {}), "format": arguments.format, "header": arguments.header}
-    chosen = {**known, **{name: value for name, value in given.items() if value is not None}}
-    return section(folder, {"data": chosen}, "data", ColumnsConfig)
+    known |= {"format": arguments.format} if arguments.format else {}
+    try:
+        if is_json(path, ColumnsConfig(format=known.get("format"))):
+            known = {name: value for name, value in known.items() if not isinstance(value, int)}
+        header = {} if arguments.header is None else {"header": arguments.header}
+        return ColumnsConfig.model_validate({**known, **(arguments.columns or {}), **header})
+    except ValidationError as error:
+        reasons = "; ".join(describe(part) for part in error.errors())
+        raise ValueError(f"the columns cannot be used: {reasons}") from None
 
 
 def stream_lines(raws: Iterator[bytes | None], parse: Parse) -> Iterator[Line | None]:

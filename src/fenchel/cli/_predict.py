@@ -122,7 +122,7 @@ def _table_parser(arguments: argparse.Namespace, config: dict[str, Any]) -> Pars
     """Parses the lines of a table, whose targets are ignored."""
     from ..seq2seq.data._tables import Table
 
-    columns = columns_of(arguments.models[0], config, arguments)
+    columns = columns_of(config, arguments)
     return Table(columns, json=columns.format == "json", has_target=False).parse
 
 

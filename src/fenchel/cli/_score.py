@@ -130,7 +130,7 @@ def _parser(
     if isinstance(model.source, Inflection):
         language = arguments.language or only_language(model.source) or language_of(path)
         return inflection_parser(language)
-    columns = columns_of(arguments.model, config, arguments)
+    columns = columns_of(config, arguments, path)
     return Table(columns, json=is_json(path, columns)).parse
 
 

@@ -21,7 +21,11 @@ KINDS = {
     float: "a number",
     list: "a list",
     dict: "an object",
+    str: "a text",
+    type(None): "null",
 }
+IS = {"source": "the source is", "target": "the target is", "features": "the features are"}
+"""How a message about a column begins."""
 MAX_NAMED = 12
 """How many columns an error message names."""
 
@@ -83,7 +87,7 @@ class Table:
         for role, column in self._columns.items():
             if json and isinstance(column, int):
                 raise HeaderError(
-                    f"JSON has keys and no column {column}; name the key of the {role}"
+                    f"JSON has keys and no column {column}; give the key of the {role} in its place"
                 )
 
     def parse(self, line: str) -> tuple[str, str] | None:
@@ -127,7 +131,7 @@ class Table:
         for role, column in self._columns.items():
             if int(column) > len(cells):
                 columns = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
-                raise ValueError(f"the {role} is column {column}, and the line has {columns}")
+                raise ValueError(f"{IS[role]} column {column}, and the line has {columns}")
         return {role: cells[int(column) - 1] for role, column in self._columns.items()}
 
 
@@ -136,37 +140,38 @@ def _record(line: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+        raise ValueError(
+            f"not a JSON object on one line: {error.msg} at character {error.pos + 1}"
+        ) from None
     except (RecursionError, ValueError):  # too deep, or a number with too many digits
         raise ValueError("not JSON that can be read: it nests too deep, or is too long") from None
     if not isinstance(record, dict):
-        raise ValueError("not a JSON object")
+        raise ValueError(f"not a JSON object on one line, but {KINDS[type(record)]}")
     return record
 
 
 def _text(role: str, value: Any) -> str:
     """The text of a cell or of a JSON value."""
     if value is None:
-        raise ValueError(f"the {role} is null")
+        raise ValueError(f"{IS[role]} null")
     if not isinstance(value, str):
-        raise ValueError(f"the {role} is {KINDS[type(value)]}, and must be a text in quotes")
+        raise ValueError(f"{IS[role]} {KINDS[type(value)]}, and must be a text in quotes")
     if not value.strip():
-        raise ValueError(f"the {role} is empty")
+        raise ValueError(f"{IS[role]} empty")
     if found := re.search("[\t\n\r\0]", value):
         name = {"\t": "a tab", "\0": "a NUL"}.get(found[0], "a line break")
-        raise ValueError(f"the {role} holds {name}, which an output of one line cannot")
+        raise ValueError(f"there is {name} in the {role}, which an output of one line cannot hold")
     if re.search("[\ud800-\udfff]", value):
-        raise ValueError(f"the {role} holds half of a surrogate pair, which is not a character")
+        raise ValueError(f"there is half of a surrogate pair in the {role}, and no character")
     return value
 
 
 def _features(value: Any) -> list[str]:
     """The features in a cell, or in a text or a list of JSON."""
-    if isinstance(value, list):
-        return [feature for each in value for feature in split_features(_text("features", each))]
-    features = split_features(_text("features", value))
+    texts = value if isinstance(value, list) else [value]
+    features = [each for text in texts for each in split_features(_text("features", text))]
     if not features:
-        raise ValueError("the features are empty")
+        raise ValueError(f"{IS['features']} empty")
     return features
 
 
