@@ -97,10 +97,8 @@ def columns_of(
     Raises:
         ValueError: if they cannot be used.
     """
-    from pydantic import ValidationError
-
     from ..seq2seq.config._data import ColumnsConfig
-    from ..seq2seq.config._loading import describe
+    from ..seq2seq.config._loading import parse_columns
     from ..seq2seq.data._tables import is_json
 
     data = config.get("data", {})
@@ -108,14 +106,10 @@ def columns_of(
     if data.get("task") == "inflection":
         known = {"source": 1, "target": 2, "features": 3}
     known |= {"format": arguments.format} if arguments.format else {}
-    try:
-        if is_json(path, ColumnsConfig(format=known.get("format"))):
-            known = {name: value for name, value in known.items() if not isinstance(value, int)}
-        header = {} if arguments.header is None else {"header": arguments.header}
-        return ColumnsConfig.model_validate({**known, **(arguments.columns or {}), **header})
-    except ValidationError as error:
-        reasons = "; ".join(describe(part) for part in error.errors())
-        raise ValueError(f"the columns cannot be used: {reasons}") from None
+    if is_json(path, parse_columns({"format": known.get("format")})):
+        known = {name: value for name, value in known.items() if not isinstance(value, int)}
+    header = {} if arguments.header is None else {"header": arguments.header}
+    return parse_columns({**known, **(arguments.columns or {}), **header})
 
 
 def stream_lines(raws: Iterator[bytes | None], parse: Parse) -> Iterator[Line | None]:
