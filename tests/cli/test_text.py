@@ -131,6 +131,13 @@ def test_predict_reads_sources_or_the_test_file(folder: Path, monkeypatch, capsy
     assert run(monkeypatch, capsys, decomposed, "predict", model) == (0, ["b é l s"], "")
 
 
+def test_a_table_is_not_taken_for_inputs(folder: Path, monkeypatch, capsys) -> None:
+    data = "bal\tPL\nbal\tb a l s\tPL\n"
+    code, lines, errors = run(monkeypatch, capsys, data, "predict", folder / "model")
+    assert (code, lines) == (1, ["b a l s", ""])
+    assert "line 2: the line has other columns than an input; if the input is a table" in errors
+
+
 def test_scores(folder: Path, monkeypatch, capsys) -> None:
     model, table = folder / "model", str(folder / "table.tsv")
     code, lines, errors = run(monkeypatch, capsys, "", "score", model, table)
@@ -175,7 +182,7 @@ def test_bad_lines_of_a_table(folder: Path, monkeypatch, capsys) -> None:
     assert (code, len(lines), lines[1:4]) == (1, 6, ["", "", ""])
     assert errors.splitlines() == [
         "line 3: the line is empty.",
-        "line 4: the target is column 3, and the line has 1 column.",
+        "line 4: the target is column 3, and the line has 1 column, without a tab.",
         "line 5: not UTF-8 at byte 1.",
         "line 6: the model does not know q in the target.",
         "line 7: the model does not know XX.",

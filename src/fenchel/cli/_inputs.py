@@ -112,6 +112,23 @@ def columns_of(
     return parse_columns({**known, **(arguments.columns or {}), **header})
 
 
+def source_parser(config: dict[str, Any]) -> Parse:
+    """Parses lines that are sources: of a model of tables, without other columns beside them."""
+    data = config.get("data", {})
+    is_checked = data.get("task") == "text" and isinstance((data.get("train") or [{}])[0], str)
+    num_tabs = 0 if data.get("features") is None else 1
+
+    def parse(text: str) -> tuple[str, str]:
+        if is_checked and text.count("\t") > num_tabs:
+            raise ValueError(
+                "the line has other columns than an input; if the input is a table, add "
+                "--format tsv"
+            )
+        return text, ""
+
+    return parse
+
+
 def stream_lines(raws: Iterator[bytes | None], parse: Parse) -> Iterator[Line | None]:
     """The lines of a stream; None where it is idle. A header has no line.
 

@@ -19,6 +19,7 @@ from ._inputs import (
     columns_of,
     file_lines,
     report_errors,
+    source_parser,
 )
 from ._models import add_limits, add_search, search_size, trained
 
@@ -94,7 +95,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     beam = arguments.beam or defaults.beam
     width = max(beam, arguments.nbest or 1)
     is_table = arguments.format or arguments.columns or arguments.header
-    parse = _table_parser(arguments, config) if is_table else lambda text: (text, "")
+    parse = _table_parser(arguments, config) if is_table else source_parser(config)
     num_errors = 0
     if sys.stdin.isatty():
         print("Type inputs, one per line; Ctrl-D on an empty line ends.", file=sys.stderr)

@@ -67,7 +67,7 @@ def test_text_is_not_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("roue", "the target is column 2, and the line has 1 column"),
+        ("roue", "the target is column 2, and the line has 1 column, without a tab"),
         ("roue\tʁ u", "the features are column 4, and the line has 2 columns"),
         ("\tʁ u\t\tN", "the source is empty"),
         ("roue\t \t\tN", "the target is empty"),

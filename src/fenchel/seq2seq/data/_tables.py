@@ -130,7 +130,7 @@ class Table:
         cells = line.split("\t")
         for role, column in self._columns.items():
             if int(column) > len(cells):
-                columns = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
+                columns = f"{len(cells)} columns" if len(cells) > 1 else "1 column, without a tab"
                 raise ValueError(f"{IS[role]} column {column}, and the line has {columns}")
         return {role: cells[int(column) - 1] for role, column in self._columns.items()}
 
