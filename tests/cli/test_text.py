@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from fenchel.cli import main
+from fenchel.seq2seq import Characters, Inflection, ModelConfig, Seq2Seq, save
 
 ENDINGS = {"SG": "", "PL": "s", "PST": "t"}
 STEMS = [f"{a}{b}{c}" for a in "bdg" for b in "aé" for c in "lmn"]
@@ -240,6 +241,23 @@ def test_wrong_measures_and_files_exit_with_2(folder: Path, capsys) -> None:
             main(words)
         assert stopped.value.code == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["evaluate", "score"])
+def test_inflections_have_their_own_columns(tmp_path: Path, capsys, command: str) -> None:
+    source = Inflection(["english"], ["PST", "V"], list("draw"))
+    model = Seq2Seq(ModelConfig(embedding=8, hidden=8, layers=1), source, Characters("drewn"))
+    save(model, tmp_path / "model")
+    table = tmp_path / "english-dev"
+    table.write_text("draw\tdrew\tV;PST\nbroken\n", encoding="utf-8")
+    words = [command, str(tmp_path / "model"), str(table), "--device", "cpu"]
+    words += ["--task", "inflection", "--max-length", "3"] if command == "evaluate" else []
+    assert main(words) == (0 if command == "evaluate" else 1)
+    assert "expected 3 columns (lemma, form, tags), got 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stopped:
+        main([*words, "--columns", "source=1"])
+    assert stopped.value.code == 2
+    assert "leave out --format, --columns and --header" in capsys.readouterr().err
 
 
 def test_explain_takes_features(folder: Path, capsys) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._atomic import check_writable, write_text
 from .._choices import MEASURES, REFERENCES, TASKS
-from ._inputs import STANDARD_INPUT, add_columns, columns_of, has_tables
+from ._inputs import STANDARD_INPUT, add_columns, check_no_columns, columns_of, has_tables
 from ._models import add_ensemble, add_limits, add_search, trained
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ def _pairs(
 
     files = ["/dev/stdin" if file == STANDARD_INPUT else file for file in arguments.files]
     if task == "inflection":
+        check_no_columns(parser, arguments)
         return list(inflections(files, malformed, language))
     if has_tables(config, arguments):
         return [

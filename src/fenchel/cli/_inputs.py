@@ -76,12 +76,25 @@ def add_columns(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
+def is_table_told(arguments: argparse.Namespace) -> bool:
+    """Whether the options say that the input is a table."""
+    return bool(arguments.format or arguments.columns or arguments.header)
+
+
+def check_no_columns(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Exits with 2 if there are options for the columns of inflections, which are fixed."""
+    if is_table_told(arguments):
+        parser.error(
+            "inflections have lines `lemma TAB form TAB tags`; leave out --format, --columns and "
+            "--header."
+        )
+
+
 def has_tables(config: dict[str, Any], arguments: argparse.Namespace) -> bool:
     """Whether files are tables: not for a model of parallel text, unless the options say so."""
     files = config.get("data", {}).get("train")
     is_parallel = isinstance(files, list) and bool(files) and isinstance(files[0], dict)
-    is_told = arguments.format or arguments.columns or arguments.header
-    return bool(is_told) or not is_parallel
+    return is_table_told(arguments) or not is_parallel
 
 
 def columns_of(

@@ -18,6 +18,7 @@ from ._inputs import (
     blocks,
     columns_of,
     file_lines,
+    is_table_told,
     report_errors,
     source_parser,
 )
@@ -94,7 +95,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     size = arguments.batch_size or defaults.batch_size
     beam = arguments.beam or defaults.beam
     width = max(beam, arguments.nbest or 1)
-    is_table = arguments.format or arguments.columns or arguments.header
+    is_table = is_table_told(arguments)
     parse = _table_parser(arguments, config) if is_table else source_parser(config)
     num_errors = 0
     if sys.stdin.isatty():
@@ -120,10 +121,11 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 
 def _table_parser(arguments: argparse.Namespace, config: dict[str, Any]) -> Parse:
-    """Parses the lines of a table, whose targets are ignored."""
+    """Parses the lines of a table, whose targets are ignored; of JSON, the output is JSON too."""
     from ..seq2seq.data._tables import Table
 
     columns = columns_of(config, arguments)
+    arguments.json |= columns.format == "json"
     return Table(columns, json=columns.format == "json", has_target=False).parse
 
 

@@ -14,6 +14,7 @@ from ._inputs import (
     Parse,
     add_columns,
     blocks,
+    check_no_columns,
     columns_of,
     file_lines,
     has_tables,
@@ -116,11 +117,15 @@ def _lines(
     if len(arguments.files) != 1:
         parser.error("name one file; its lines and those of the output are the same.")
     (path,) = arguments.files
-    return file_lines(path, _parser(path, arguments, config, model))
+    return file_lines(path, _parse_lines_of(path, parser, arguments, config, model))
 
 
-def _parser(
-    path: str, arguments: argparse.Namespace, config: dict[str, Any], model: Seq2Seq
+def _parse_lines_of(
+    path: str,
+    parser: argparse.ArgumentParser,
+    arguments: argparse.Namespace,
+    config: dict[str, Any],
+    model: Seq2Seq,
 ) -> Parse:
     """Parses the lines of a table, or of inflections."""
     from ..seq2seq.data._inflection import Inflection, only_language
@@ -128,6 +133,7 @@ def _parser(
     from ..seq2seq.data._tables import Table, is_json
 
     if isinstance(model.source, Inflection):
+        check_no_columns(parser, arguments)
         language = arguments.language or only_language(model.source) or language_of(path)
         return inflection_parser(language)
     columns = columns_of(config, arguments, path)

@@ -31,7 +31,9 @@ def test_edit_distance_is_the_fewest_edits(a: str, b: str) -> None:
 SYMBOLS, LETTERS = Symbols(["a"]), Characters("abc")
 
 
-def score(name: str, outputs: list[str], references: list[list[str]], target=LETTERS) -> float:
+def score(
+    name: str, outputs: list[str], references: list[list[str]], target: Vocabulary = LETTERS
+) -> float:
     return metrics.measures(target)[name].compare(outputs, references)
 
 

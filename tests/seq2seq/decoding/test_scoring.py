@@ -90,9 +90,8 @@ def test_subwords_are_scored_as_the_vocabulary_splits_them() -> None:
 
 def test_long_outputs_do_not_underflow() -> None:
     letters = Characters("ab")
-    model = Seq2Seq(
-        ModelConfig(embedding=4, hidden=4, layers=1, output="softmax"), letters, letters
-    )
+    values = {"embedding": 4, "hidden": 4, "layers": 1, "output": "softmax"}
+    model = Seq2Seq(ModelConfig.model_validate(values), letters, letters)
     (found,) = score(model, [("ab", "ab" * 1000)])
     assert found.probability == 0.0
     assert found.is_possible

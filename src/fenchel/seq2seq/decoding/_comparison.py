@@ -90,7 +90,9 @@ class Comparison:
         return sum(shares) / len(shares)
 
     def _language(self, source: str) -> str:
-        return source.split("\t")[2] if self.task == "inflection" else ""
+        """The language that an inflection's source names after its lemma and tags."""
+        columns = source.split("\t") if self.task == "inflection" else []
+        return columns[2] if len(columns) > 2 else ""
 
     @staticmethod
     def mean(languages: dict[str, dict[str, float]]) -> dict[str, float]:
