@@ -176,6 +176,18 @@ def test_an_impossible_target_is_said_to_be_so(folder: Path, monkeypatch, capsys
     assert bad["first_zero"] == first + 1
 
 
+def test_compressed_and_damaged_files_are_scored_or_refused(
+    folder: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    whole = (folder / "table.jsonl.gz").read_bytes()
+    table = tmp_path / "table.jsonl.gz"
+    for content, code in ((whole, 0), (whole[: len(whole) // 2], 1)):
+        table.write_bytes(content)
+        found, _, errors = run(monkeypatch, capsys, "", "score", folder / "model", table)
+        assert found == code
+    assert f"fenchel score: error: {table} is damaged: " in errors
+
+
 def test_bad_lines_of_a_table(folder: Path, monkeypatch, capsys) -> None:
     data = b"word\ttag\tphones\nbal\tPL\tb a l s\n\nbal\n\xff\nbal\tPL\tb q\nbal\tXX\tb\n"
     model = folder / "model"

@@ -172,13 +172,16 @@ def stream_lines(raws: Iterator[bytes | None], parse: Parse) -> Iterator[Line | 
 def file_lines(path: str, parse: Parse) -> Iterator[Line | None]:
     """The lines of a file, plain or gzip, or of standard input as they arrive, for "-"."""
     from ..seq2seq.data._lines import live_lines, read_lines
-    from ..seq2seq.data._readers import open_text
+    from ..seq2seq.data._readers import DAMAGE, open_text
 
     if path == STANDARD_INPUT:
         yield from stream_lines(live_lines(standard_input()), parse)
         return
     with open_text(path) as file:
-        yield from stream_lines(read_lines(file), parse)
+        try:
+            yield from stream_lines(read_lines(file), parse)
+        except DAMAGE as error:
+            raise ValueError(f"{path} is damaged: {error}.") from None
 
 
 def standard_input() -> BufferedIOBase:

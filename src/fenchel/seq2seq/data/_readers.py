@@ -19,6 +19,8 @@ from ._tables import HeaderError, Table, is_json
 
 BYTE_ORDER_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 """Those of UTF-16 and UTF-32; the little-endian mark of UTF-32 begins with that of UTF-16."""
+DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error)
+"""What is raised for a damaged gzip file."""
 MAX_QUOTED = 10
 """How many malformed lines a report quotes."""
 
@@ -128,7 +130,7 @@ def lines(path: str, malformed: Malformed) -> Iterator[tuple[int, str | None]]:
                     malformed.add(path, number, str(error))
                     text = None
                 yield number, text
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        except DAMAGE as error:
             raise DataError(f"{path} is damaged after line {number}: {error}.") from None
 
 

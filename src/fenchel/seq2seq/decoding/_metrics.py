@@ -149,6 +149,11 @@ class Measure:
     is_error: bool = False
 
 
+def _split_by(target: Vocabulary) -> Vocabulary:
+    """The vocabulary that splits text, inside of one that normalizes it."""
+    return target.base if isinstance(target, Normalized) else target
+
+
 def measures(target: Vocabulary) -> dict[str, Measure]:
     """All measures by name, for outputs of a vocabulary.
 
@@ -159,7 +164,7 @@ def measures(target: Vocabulary) -> dict[str, Measure]:
     >>> [known[name].compare(["a b"], [["a a"]]) for name in ("WER", "PER", "edit_distance")]
     [100.0, 50.0, 1.0]
     """
-    has_symbols = isinstance(target.base if isinstance(target, Normalized) else target, Symbols)
+    has_symbols = isinstance(_split_by(target), Symbols)
     words: Split = (lambda text: [text]) if has_symbols else str.split
     known = {
         "accuracy": Measure(accuracy),
@@ -177,7 +182,7 @@ def default_measures(task: str, target: Vocabulary) -> tuple[str, ...]:
     """The names of a task's measures; for the task text those of the target's tokens."""
     if task in TASK_MEASURES:
         return TASK_MEASURES[task]
-    known = target.base if isinstance(target, Normalized) else target
+    known = _split_by(target)
     if isinstance(known, Symbols):
         return ("accuracy", "WER", "PER")
     if isinstance(known, Characters):

@@ -126,7 +126,8 @@ def _unsharded(model: Seq2Seq, world: World) -> Seq2Seq:
     tensors = {name: full(each) for name, each in parameters.items()}
     if not world.is_main:
         return model
-    whole = Seq2Seq(model.config, model.source, model.target).to(world.device)
+    with torch.random.fork_rng(devices=[]):  # its random weights must not change later dropout
+        whole = Seq2Seq(model.config, model.source, model.target).to(world.device)
     fill(dict(whole.named_parameters()), tensors, Path())
     return whole
 
