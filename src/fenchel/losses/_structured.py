@@ -152,6 +152,11 @@ class StructuredLoss(nn.Module):
 
     Args:
         structure, kind, reduction, tol, max_iter: as for the function.
+
+    >>> from fenchel import DependencyTree
+    >>> loss = StructuredLoss(DependencyTree(2), kind="sparsemap")
+    >>> loss(torch.tensor([[[1.0, 0.5], [0.0, 0.0]]]), torch.tensor([[0, 0]]))
+    tensor(0.0312)
     """
 
     def __init__(
