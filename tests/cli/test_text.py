@@ -108,7 +108,7 @@ def test_evaluate_reads_json_and_other_columns(folder: Path, tmp_path: Path, cap
 def test_several_references(folder: Path, tmp_path: Path, capsys) -> None:
     model, table = str(folder / "model"), tmp_path / "two.tsv"
     header = "word\tphones\ttag\n"
-    table.write_text(header + "bal\tb a l\tSG\nbal\tb a l s\tSG\n", encoding="utf-8")
+    table.write_text(header + "bal\tb  a l \tSG\nbal\tb a l s\tSG\n", encoding="utf-8")
     found = {}
     for way in ("any", "each"):
         assert main(["evaluate", model, str(table), "--references", way, "--json"]) == 0

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from fenchel.seq2seq import Characters, Featured, Normalized, Symbols, Vocabulary, Words
+from fenchel.seq2seq import (
+    Characters,
+    Featured,
+    Normalized,
+    Subwords,
+    Symbols,
+    Vocabulary,
+    Words,
+)
 from fenchel.seq2seq.data._vocabulary import SPECIAL, UNK
 
 FEATURED = Featured(Words(["le", "chat"]), ["N", "PL"])
@@ -53,6 +61,21 @@ def test_text_in_a_normal_form() -> None:
     built = Normalized.build(Characters, "NFC", ["e\u0301", "é"], 100)
     assert built.size == len(SPECIAL) + 1
     assert Symbols(["é"]).normalize("e\u0301") == "e\u0301"
+
+
+@pytest.mark.parametrize(
+    "vocabulary",
+    [
+        Words(["le", "chat"]),
+        Symbols(["le", "chat"]),
+        Normalized(Symbols(["le", "chat"]), "NFC"),
+        Subwords.build(["le chat"] * 4, 20),
+    ],
+)
+def test_a_text_is_normalized_to_what_an_output_could_be(vocabulary: Vocabulary) -> None:
+    text = " le  chat "
+    assert vocabulary.normalize(text) == vocabulary.decode(vocabulary.encode(text)) == "le chat"
+    assert Characters("a ").normalize(" a ") == " a "
 
 
 @pytest.mark.parametrize("vocabulary", [FEATURED, NFC, Featured(NFC, ["N"]), Symbols(["a"])])

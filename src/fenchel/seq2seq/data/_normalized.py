@@ -50,13 +50,13 @@ class Normalized(Vocabulary):
         return self.base.is_prefix_monotone
 
     def normalize(self, text: str) -> str:
-        return unicodedata.normalize(self.form, text)
+        return self.base.normalize(unicodedata.normalize(self.form, text))
 
     def encode(self, text: str) -> list[int]:
-        return self.base.encode(self.normalize(text))
+        return self.base.encode(unicodedata.normalize(self.form, text))
 
     def unknown(self, text: str) -> list[str]:
-        return self.base.unknown(self.normalize(text))
+        return self.base.unknown(unicodedata.normalize(self.form, text))
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return self.base.tokens(ids)

@@ -67,7 +67,8 @@ class Vocabulary(abc.ABC):
         return False
 
     def normalize(self, text: str) -> str:
-        """The text that `encode` reads in place of a text: the text itself, or a normal form."""
+        """The text as an output could spell it: a vocabulary that splits at spaces knows no others
+        than single ones, and another may know only a normal form."""
         return text
 
     def unknown(self, text: str) -> list[str]:
@@ -244,6 +245,9 @@ class Words(_TokenList):
     kind = "words"
     separator = " "
 
+    def normalize(self, text: str) -> str:
+        return self.separator.join(self.split(text))
+
     @staticmethod
     def split(text: str) -> Sequence[str]:
         return text.split()
@@ -322,6 +326,9 @@ class Subwords(Vocabulary):
 
     def encode(self, text: str) -> list[int]:
         return self._processor.encode(text)
+
+    def normalize(self, text: str) -> str:
+        return " ".join(word for word in text.split(" ") if word)
 
     def unknown(self, text: str) -> list[str]:
         pieces = self._processor.encode(text, out_type=str)
