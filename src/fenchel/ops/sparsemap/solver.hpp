@@ -118,7 +118,7 @@ class Instance {
     set_base(0);
     double value = magnitude_ = 0;
     for (double score : base_) value += score, magnitude_ += std::abs(score);
-    tie_ = kTie + 64 * std::numeric_limits<double>::epsilon() * magnitude_;
+    tie_ = kTie + rounding_of_scores();
     const double top = extra_scores_ ? largest_unpadded(extra_scores_, oracle_.extras()) : kNone;
     if (needs_exact_sums(std::fmax(top, largest_unpadded(scores_, parts_)), value)) return false;
     support.rescore([&](int64_t k) { return add_differences<double>(k); });
