@@ -23,6 +23,7 @@ from ..._search_sizes import too_large
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Size = Annotated[int, Field(gt=0, le=10_000_000)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -225,10 +226,20 @@ class TrainingConfig(Section):
         epochs: training ends after this many passes over the data.
         steps: training ends after this many steps, if given.
         minutes: training ends after this many minutes, if given.
-        learning_rate: of Adam.
-        lr_decay: multiplies the learning rate when the validation loss stops improving.
+        optimizer: "adam", or "adamw" with `weight_decay`.
+        weight_decay: of AdamW: a step multiplies weights by 1 − learning rate · weight_decay; not
+            biases, layer norms, embeddings, an output layer that shares one, or the input weights
+            of the LSTM's encoder, one column of which closes its gates at padding.
+        learning_rate: the largest one.
+        lr_schedule: after the warm-up, "plateau" multiplies the learning rate by `lr_decay` when
+            the validation loss stops improving, "inverse_square_root" by √(warmup_steps/step), and
+            "cosine" lets it fall to `min_lr_ratio` at the last step.
+        warmup_steps: the learning rate rises linearly for so many steps.
+        lr_decay: multiplies the learning rate on a plateau.
         lr_patience: how many validations without a better loss are waited for before that.
-        min_lr_ratio: the lowest learning rate, as a share of the first one.
+        min_lr_ratio: the lowest learning rate, as a share of the largest one.
+        label_smoothing: ε; targets are mixed with ε times the uniform distribution over the
+            tokens. It works against sparse outputs. The validation loss has none.
         max_grad_norm: a gradient of a larger norm is scaled down to it.
         early_stopping_patience: how many validations without a better `metric` end training.
         metric: chooses the best model; "accuracy" is that of greedy decoding.
@@ -252,10 +263,15 @@ class TrainingConfig(Section):
     epochs: PositiveInt = 100
     steps: PositiveInt | None = None
     minutes: PositiveFloat | None = None
+    optimizer: Literal["adam", "adamw"] = "adam"
+    weight_decay: NonNegativeFloat = 0.01
     learning_rate: PositiveFloat = 0.001
+    lr_schedule: Literal["plateau", "inverse_square_root", "cosine"] = "plateau"
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
     lr_decay: Annotated[float, Field(gt=0, lt=1)] = 0.5
     lr_patience: Annotated[int, Field(ge=0)] = 4
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.01
+    label_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.0
     max_grad_norm: PositiveFloat = 5.0
     early_stopping_patience: PositiveInt = 15
     metric: Literal["loss", "token_accuracy", "accuracy"] = "accuracy"

@@ -83,17 +83,18 @@ class Seq2Seq(nn.Module):
         vectors, weights = self.core(source, lengths, target_in, True)
         return self.output(vectors), weights
 
-    def loss(self, batch: Batch, reduction: str = "mean") -> Tensor:
+    def loss(self, batch: Batch, reduction: str = "mean", label_smoothing: float = 0.0) -> Tensor:
         """The Fenchel-Young loss of the output mapping over the batch's target tokens.
 
         Args:
             batch: the pairs; `batch.count` tokens are predicted.
             reduction: "mean" or "sum" over the tokens.
+            label_smoothing: as for `fenchel_young_loss`; padding and begin have no share.
         """
         _checks.check_choice("reduction", reduction, ("mean", "sum"))
         tokens, target = batch.target[:, :-1], batch.target[:, 1:]
         vectors, _ = self.core(batch.source, batch.source_lengths, tokens, False)
-        return self.output.loss(vectors, target, reduction)
+        return self.output.loss(vectors, target, reduction, label_smoothing)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """The output mapping of scores (..., V), in at least float32, with exact zeros."""

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.optim import Adam
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .._files import locked
 from ..config._schema import Config
@@ -27,6 +25,7 @@ from ._distributed import DistributedModel, World, process_group
 from ._divergence import DivergenceCheck
 from ._log import Log
 from ._memory import check_memory
+from ._optimizer import Schedule, make_optimizer
 from ._preparation import NO_TRAINING_PAIR, dropped_pairs, prepare
 from ._validation import Metrics, validate
 
@@ -104,25 +103,18 @@ class _Training:
         self.model = Seq2Seq(config.model, source, target).to(world.device)
         self.divergence = DivergenceCheck(self.model, world)
         self.distributed_model = DistributedModel(
-            self.model, world, self.plan.distributed, self.plan.cuda_graphs
+            self.model,
+            world,
+            self.plan.distributed,
+            self.plan.cuda_graphs,
+            self.plan.label_smoothing,
         )
-        self.optimizer = Adam(
-            self.model.parameters(),
-            lr=self.plan.learning_rate,
-            fused=world.device.type == "cuda",
-        )
-        self.scheduler = ReduceLROnPlateau(
-            self.optimizer,
-            factor=self.plan.lr_decay,
-            patience=self.plan.lr_patience,
-            min_lr=self.plan.min_lr_ratio * self.plan.learning_rate,
-            threshold=0.0,
-            eps=0.0,
-        )
+        self.optimizer = make_optimizer(self.model, self.plan, world.device)
+        self.schedule = Schedule(self.plan, self._max_steps())
         torch.manual_seed(self.plan.seed + world.rank)  # dropout differs between processes
         self.losses = torch.zeros((), dtype=torch.float64, device=world.device)
         self.progress = _checkpoint.restore(
-            folder, self.model, self.optimizer, self.scheduler, self.losses, self.config_json, world
+            folder, self.model, self.optimizer, self.schedule, self.losses, self.config_json, world
         )
         in_memory = [each for each in (self.corpus.kept, self.validation) if each is not None]
         self.changes = DataChanges(folder, self.progress, allow_changed, self.callback.note)
@@ -188,10 +180,10 @@ class _Training:
         """Forgets the metrics of models on the earlier validation pairs."""
         progress = self.progress
         progress.best, progress.num_bad_validations, progress.last_validation = {}, 0, -1
-        self.scheduler.best, self.scheduler.num_bad_epochs = math.inf, 0
+        self.schedule.reset()
 
     def _step(self, pairs: Encoded, group: list[np.ndarray]) -> None:
-        """Takes one step of Adam on a group of batches; this process computes its part of each."""
+        """Takes one step on a group of batches; this process computes its part of each."""
         self.model.train()
         tokens = sum(pairs.count(rows) for rows in group)
         # Gradients are averaged over processes, and the loss over the tokens of all of them.
@@ -202,6 +194,7 @@ class _Training:
             with self.distributed_model.gradient_sync(is_last), self._autocast():
                 self.losses += self.distributed_model.backward(batch, factor)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.max_grad_norm)
+        self.schedule.apply(self.optimizer, self.progress.step + 1)
         self.optimizer.step()
         self.distributed_model.zero_grad()
         self.progress.tokens += tokens
@@ -277,7 +270,7 @@ class _Training:
             )
         self.divergence.check_loss(metrics.loss, progress.step)
         if is_scheduled:
-            self.scheduler.step(metrics.loss)
+            self.schedule.validated(metrics.loss)
         values = metrics.to_json()
         is_best = not progress.best or self._rank(values) > self._rank(progress.best)
         if is_best:
@@ -306,7 +299,7 @@ class _Training:
             self.folder,
             self.model,
             self.optimizer,
-            self.scheduler,
+            self.schedule,
             self.losses,
             self.progress,
             self.config_json,
