@@ -246,6 +246,8 @@ class TrainingConfig(Section):
         validate_every: the number of epochs or steps between validations.
         validate_unit: "epochs" or "steps".
         checkpoint_every: the number of steps between checkpoints; each validation writes one, too.
+        average_checkpoints: at the end the mean of the weights of so many of the best validated
+            models is validated, and is the model if it is better than the best of them.
         log_every: the number of steps in a line of the log.
         device: "auto" is a GPU if there is one.
         precision: "tf32" rounds the factors of matrix products on a GPU, "bfloat16" is mixed
@@ -278,6 +280,7 @@ class TrainingConfig(Section):
     validate_every: PositiveInt = 1
     validate_unit: Literal["epochs", "steps"] = "epochs"
     checkpoint_every: PositiveInt = 500
+    average_checkpoints: Annotated[int, Field(gt=0, le=1000)] = 1
     log_every: PositiveInt = 50
     device: Device = "auto"
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"

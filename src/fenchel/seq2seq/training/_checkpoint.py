@@ -26,7 +26,7 @@ SCHEDULE = (
 """The keys of `training` whose change is noted, since it changes what is learnt from here on."""
 MAY_CHANGE = (
     "folder", "epochs", "steps", "minutes", "early_stopping_patience", "validate_every",
-    "validate_unit", "checkpoint_every", "log_every", *SCHEDULE,
+    "validate_unit", "checkpoint_every", "log_every", "average_checkpoints", *SCHEDULE,
 )  # fmt: skip
 """The keys of `training` that may have other values when a training resumes."""
 
@@ -42,6 +42,7 @@ class Progress:
         tokens: target tokens since the last line of the log.
         last_validation: the step of the last validation.
         best: the metrics of the best model so far, and its step as `best_step`.
+        kept: the same of the best models whose weights are kept to be averaged, the best first.
         num_bad_validations: validations since then.
         pairs: the numbers of training and validation pairs, as far as they are in memory.
         digests: of the validation pairs and of each buffer of training pairs, by name.
@@ -55,6 +56,7 @@ class Progress:
     tokens: int = 0
     last_validation: int = -1
     best: dict[str, float] = field(default_factory=dict)
+    kept: list[dict[str, float]] = field(default_factory=list)
     num_bad_validations: int = 0
     pairs: list[int] = field(default_factory=list)
     digests: dict[str, str] = field(default_factory=dict)
