@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import realpath
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -220,6 +221,9 @@ class TrainingConfig(Section):
 
     Args:
         folder: of the model, its checkpoint and its log.
+        start_from: the folder of a model whose weights are the first ones; None for random ones.
+            The section `model` must be that model's, but for `dropout` and the mappings. Its
+            vocabularies are kept, and get the new tokens of the training pairs.
         seed: for the weights, the order of the pairs and dropout.
         batch_size: the number of pairs in a batch, on each process.
         gradient_accumulation: how many batches' gradients are added up before a step.
@@ -259,6 +263,7 @@ class TrainingConfig(Section):
     """
 
     folder: str = "model"
+    start_from: str | None = None
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     batch_size: Annotated[int, Field(gt=0, le=1_000_000)] = 64
     gradient_accumulation: PositiveInt = 1
@@ -286,6 +291,12 @@ class TrainingConfig(Section):
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     cuda_graphs: bool = True
     distributed: Literal["ddp", "fsdp"] = "ddp"
+
+    @model_validator(mode="after")
+    def _check_folders(self) -> TrainingConfig:
+        if self.start_from is not None and realpath(self.start_from) == realpath(self.folder):
+            raise ValueError(f"`start_from` must be another folder than `folder`, {self.folder}.")
+        return self
 
 
 class SearchConfig(Section):

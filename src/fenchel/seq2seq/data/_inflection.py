@@ -14,6 +14,7 @@ from ._vocabulary import (
     check_tokens,
     content_ids,
     most_frequent,
+    with_new,
 )
 
 MAX_QUOTED = 80
@@ -61,6 +62,24 @@ class Inflection(Vocabulary):
                 f"{size} tokens; raise `data.vocabulary_size`."
             )
         return cls(sorted(languages), sorted(tags), most_frequent(characters, num_characters))
+
+    def extended(self, other: Vocabulary, size: int) -> Vocabulary:
+        if not isinstance(other, Inflection):
+            return self
+        languages = with_new(self.languages, other.languages, size)
+        tags = with_new(self._tags, other._tags, size)
+        room = size - len(SPECIAL) - len(languages) - len(tags)
+        return Inflection(languages, tags, with_new(self._characters, other._characters, room))
+
+    def ids_in(self, extended: Vocabulary) -> list[int]:
+        if not isinstance(extended, Inflection):
+            return super().ids_in(extended)
+        return [
+            *range(len(SPECIAL)),
+            *(extended._language_ids[language] for language in self.languages),
+            *(extended._tag_ids[tag] for tag in self._tags),
+            *(extended._character_ids[character] for character in self._characters),
+        ]
 
     @property
     def size(self) -> int:

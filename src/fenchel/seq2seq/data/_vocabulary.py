@@ -68,6 +68,15 @@ class Vocabulary(abc.ABC):
         """The parts of a text that `encode` takes for unknown tokens, in their order."""
         return [SPECIAL[UNK]] * self.encode(text).count(UNK)
 
+    def extended(self, other: Vocabulary, size: int) -> Vocabulary:
+        """This vocabulary with tokens of another of its kind added, up to `size` ids in all. None
+        of its own is lost. Subwords are what they are: they do not change."""
+        return self
+
+    def ids_in(self, extended: Vocabulary) -> list[int]:
+        """The ids that this vocabulary's ids have in one that `extended` returned."""
+        return list(range(self.size))
+
     @cached_property
     def digest(self) -> str:
         """A digest of all that `to_json` holds; equal vocabularies have equal digests."""
@@ -142,6 +151,17 @@ def most_frequent(counts: Counter[str], size: int) -> list[str]:
     ]
 
 
+def with_new(old: Sequence[str], new: Iterable[str], size: int) -> list[str]:
+    """All old tokens, and after them the first new ones that are not among them, up to `size`.
+
+    >>> with_new(["a", "b"], ["c", "b", "d"], 3)
+    ['a', 'b', 'c']
+    """
+    known = set(old)
+    added = [token for token in new if token not in known]
+    return [*old, *added[: max(size - len(old), 0)]]
+
+
 def sample_texts(texts: Iterable[str], max_texts: int) -> list[str]:
     """A uniform sample of up to `max_texts` texts, by reservoir sampling with a fixed seed."""
     random, reservoir = Random(0), list[str]()
@@ -192,6 +212,10 @@ class _TokenList(Vocabulary):
     @property
     def is_prefix_monotone(self) -> bool:
         return True
+
+    def extended(self, other: Vocabulary, size: int) -> Vocabulary:
+        old, new = self._names[len(SPECIAL) :], other.tokens(range(len(SPECIAL), other.size))
+        return type(self)(with_new(old, new, size - len(SPECIAL)))
 
     def encode(self, text: str) -> list[int]:
         return [self._ids.get(token, UNK) for token in self.split(text)]

@@ -15,6 +15,7 @@ from ..data._vocabulary import Characters, Subwords, Vocabulary, Words
 from ..models._folder import read_vocabularies, save_vocabularies
 from . import _checkpoint
 from ._distributed import World
+from ._fine_tuning import extend
 
 Item = TypeVar("Item")
 
@@ -41,7 +42,7 @@ def prepare(
     """
     data = config.data
     _check_files(data)
-    source, target, texts = _vocabularies(data, folder, world, note)
+    source, target, texts = _vocabularies(config, folder, world, note)
     malformed = Malformed(data.malformed == "skip")
 
     def read() -> Iterator[Pair]:
@@ -91,11 +92,11 @@ def _drain(items: deque[Item]) -> Iterator[Item]:
 
 
 def _vocabularies(
-    data: DataConfig, folder: Path, world: World, note: Callable[[str], None]
+    config: Config, folder: Path, world: World, note: Callable[[str], None]
 ) -> tuple[Vocabulary, Vocabulary, deque[Pair] | None]:
     """The vocabularies of the checkpoint, or new ones by rank 0; and the training pairs, if they
     were read for that and are kept in memory."""
-    texts: deque[Pair] | None = None
+    data, texts = config.data, None
     if world.is_main and not (folder / _checkpoint.NAME).exists():
         malformed = Malformed(data.malformed == "skip")
         if data.streaming:
@@ -104,6 +105,8 @@ def _vocabularies(
         else:
             texts = kept = deque(pairs(data, "train", malformed))
             built = build_vocabularies(data, lambda: kept)
+        if config.training.start_from is not None:
+            built = extend(Path(config.training.start_from), built, data)
         save_vocabularies(folder, *built)
         _report(malformed, note)
     world.wait()

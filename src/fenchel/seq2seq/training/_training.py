@@ -24,6 +24,7 @@ from ._callback import Callback, Summary
 from ._changes import DataChanges
 from ._distributed import DistributedModel, World, process_group
 from ._divergence import DivergenceCheck
+from ._fine_tuning import start_from
 from ._log import Log
 from ._memory import check_memory
 from ._optimizer import Schedule, make_optimizer
@@ -101,7 +102,10 @@ class _Training:
         )
         is_sharded = world.size > 1 and self.plan.distributed == "fsdp"
         check_memory(config.model, source, target, world, is_sharded)
-        self.model = Seq2Seq(config.model, source, target).to(world.device)
+        self.model = Seq2Seq(config.model, source, target)
+        if self.plan.start_from is not None and not (folder / _checkpoint.NAME).exists():
+            start_from(Path(self.plan.start_from), self.model)
+        self.model.to(world.device)
         self.divergence = DivergenceCheck(self.model, world)
         self.distributed_model = DistributedModel(
             self.model,
