@@ -95,6 +95,8 @@ class ModelConfig(Section):
         output: the mapping of the output probabilities, which also gives the loss.
         input_feeding: whether the LSTM decoder reads its last attentional vector.
         tie_embeddings: whether the output layer shares the weights of the target embedding.
+        copy_source: whether the model may copy tokens of the source, unknown ones too. It needs
+            characters or words.
     """
 
     architecture: Literal["lstm", "transformer"] = "lstm"
@@ -108,6 +110,7 @@ class ModelConfig(Section):
     output: MappingConfig = ENTMAX_15
     input_feeding: bool = True
     tie_embeddings: bool = False
+    copy_source: bool = False
 
     @model_validator(mode="before")
     @classmethod

@@ -13,6 +13,7 @@ from ._vocabulary import (
     Vocabulary,
     check_tokens,
     content_ids,
+    copyable,
     most_frequent,
     with_new,
 )
@@ -114,6 +115,15 @@ class Inflection(Vocabulary):
         tags = [tag for tag in _split_tags(bundle) if tag not in self._tag_ids]
         return [*tags, *(each for each in lemma if each not in self._character_ids)]
 
+    def copyable(self, text: str) -> list[str | None]:
+        """The characters of the lemma; neither the language nor tags."""
+        lemma, bundle, _ = _columns(text, self._language_ids)
+        return [*[None] * (1 + len(_split_tags(bundle))), *map(copyable, lemma)]
+
+    def copyable_tokens(self) -> list[str | None]:
+        first = self.size - len(self._characters)
+        return [*[None] * first, *map(copyable, self._characters)]
+
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return [self._names[index] for index in ids]
 
@@ -142,7 +152,7 @@ class Inflection(Vocabulary):
 
 def only_language(vocabulary: Vocabulary) -> str | None:
     """The language of a vocabulary that has only one; None for any other vocabulary."""
-    names = vocabulary.languages if isinstance(vocabulary, Inflection) else []
+    names: list[str] = getattr(vocabulary, "languages", [])
     return names[0] if len(names) == 1 else None
 
 

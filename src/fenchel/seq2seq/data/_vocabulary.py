@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from hashlib import blake2b
 from random import Random
 from typing import Any, ClassVar
 
@@ -21,6 +22,8 @@ UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 """How a text shows a token that is not in the vocabulary."""
 MAX_TRAINING_TEXTS = 2_000_000
 """How many texts subwords are learnt from; sentencepiece holds them all in memory."""
+MAX_CODED = 1 << 20
+"""How many words that are not in a vocabulary are remembered, so that they can be copied."""
 
 _KINDS: dict[str, type[Vocabulary]] = {}
 
@@ -76,6 +79,14 @@ class Vocabulary(abc.ABC):
     def ids_in(self, extended: Vocabulary) -> list[int]:
         """The ids that this vocabulary's ids have in one that `extended` returned."""
         return list(range(self.size))
+
+    def copyable(self, text: str) -> list[str | None]:
+        """The tokens of a text that may be copied, one for each id; None where none may."""
+        return [None] * len(self.encode(text))
+
+    def copyable_tokens(self) -> list[str | None]:
+        """The token of each id, if it may be copied."""
+        return [None] * self.size
 
     @cached_property
     def digest(self) -> str:
@@ -173,7 +184,7 @@ def sample_texts(texts: Iterable[str], max_texts: int) -> list[str]:
     return reservoir
 
 
-class _TokenList(Vocabulary):
+class TokenList(Vocabulary):
     """A vocabulary that is a list of tokens."""
 
     separator: ClassVar[str]
@@ -223,6 +234,21 @@ class _TokenList(Vocabulary):
     def unknown(self, text: str) -> list[str]:
         return [token for token in self.split(text) if token not in self._ids]
 
+    def copyable(self, text: str) -> list[str | None]:
+        return list(map(copyable, self.split(text)))
+
+    def copyable_tokens(self) -> list[str | None]:
+        names = [*map(copyable, self._names[len(SPECIAL) :])]
+        return [*[None] * len(SPECIAL), *names]
+
+    @abc.abstractmethod
+    def code(self, token: str) -> int:
+        """A number below 2³⁰ for a token that is not in the vocabulary."""
+
+    @abc.abstractmethod
+    def of_code(self, code: int) -> str:
+        """The token with this code."""
+
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return [self._names[index] for index in ids]
 
@@ -240,7 +266,12 @@ class _TokenList(Vocabulary):
         return cls(**parts)
 
 
-class Characters(_TokenList):
+def copyable(token: str) -> str | None:
+    """A token, or None if it looks like an unknown one and so would make texts ambiguous."""
+    return None if token == UNKNOWN else token
+
+
+class Characters(TokenList):
     """The characters of a text."""
 
     kind = "characters"
@@ -250,16 +281,38 @@ class Characters(_TokenList):
     def split(text: str) -> Sequence[str]:
         return text
 
+    def code(self, token: str) -> int:
+        return ord(token)
 
-class Words(_TokenList):
+    def of_code(self, code: int) -> str:
+        return chr(code)
+
+
+class Words(TokenList):
     """The words of a text, between spaces."""
 
     kind = "words"
     separator = " "
 
+    def __init__(self, tokens: Sequence[str]) -> None:
+        super().__init__(tokens)
+        self._coded: dict[int, str] = {}
+
     @staticmethod
     def split(text: str) -> Sequence[str]:
         return text.split()
+
+    def code(self, token: str) -> int:
+        """A part of the word's digest. The last `MAX_CODED` words are remembered by it."""
+        content = token.encode("utf-8", "surrogatepass")
+        code = int.from_bytes(blake2b(content, digest_size=4).digest(), "big") >> 2
+        if code not in self._coded and len(self._coded) >= MAX_CODED:
+            del self._coded[next(iter(self._coded))]
+        self._coded[code] = token
+        return code
+
+    def of_code(self, code: int) -> str:
+        return self._coded.get(code, SPECIAL[UNK])
 
 
 class Subwords(Vocabulary):

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
 from ..config._schema import TrainingConfig
@@ -31,7 +31,7 @@ def decayed(model: nn.Module) -> set[str]:
     """The names of the parameters that weight decay shrinks: the matrices of linear layers and
     LSTMs, but neither embeddings nor an output layer that shares one, nor the encoder LSTM's input
     weights, one column of which closes the gates at padding and must not shrink."""
-    kept: list[nn.Parameter] = []
+    kept: list[Tensor] = []
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             kept.append(module.weight)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..config._schema import Config, DataConfig
+from ..data._copying import copying
 from ..data._corpus import Corpus, Encoded, encode
 from ..data._inflection import Inflection, only_language
 from ..data._readers import DataError, Malformed, Pair, pairs, paths
@@ -43,6 +44,8 @@ def prepare(
     data = config.data
     _check_files(data)
     source, target, texts = _vocabularies(config, folder, world, note)
+    if config.model.copy_source:
+        source, target = copying(source, target)
     malformed = Malformed(data.malformed == "skip")
 
     def read() -> Iterator[Pair]:

@@ -47,7 +47,6 @@ def validate(model: Any, pairs: Encoded, size: int, world: World) -> Metrics:
         world: the processes.
     """
     model.eval()
-    mapping = model.config.output.build()
     sums = torch.zeros(7, dtype=torch.float64, device=world.device)
     batches = by_length(pairs, size * world.size)
     for index in batches:  # each process computes a part of each batch, as FSDP requires
@@ -56,11 +55,9 @@ def validate(model: Any, pairs: Encoded, size: int, world: World) -> Metrics:
         target = batch.target[:, 1:]
         is_token = target != PAD
         has_tokens = is_token.any(-1)
-        scores = scores.float()
-        is_right = (scores.argmax(-1) == target) | ~is_token
+        loss, is_right, output_nonzeros = model.assess(scores.float(), batch)
+        is_right = is_right | ~is_token
         attention_nonzeros = (attention > 0).sum(-1).double().mean(-1)
-        output_nonzeros = (model.probabilities(scores) > 0).sum(-1)
-        loss = mapping.loss(scores, target, reduction="sum", ignore_index=PAD)
         sums += torch.stack(
             [
                 loss.double(),
