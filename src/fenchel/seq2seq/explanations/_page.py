@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
-from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -241,7 +240,8 @@ def _attention_map(
     yield '</figcaption><div class="scroll"><table role="grid"><thead><tr><td></td>'
     yield from (f'<th scope="col"><span>{escape(word)}</span></th>' for word in source)
     yield "</tr></thead><tbody>"
-    for token, row, shares in zip_longest(target, weights, copied, fillvalue=()):
+    copied = [*copied, *[()] * (len(target) - len(copied))]
+    for token, row, shares in zip(target, weights, copied, strict=True):
         yield f'<tr><th scope="row">{escape(token)}</th>'
         for place, (word, column) in enumerate(zip(source, row.t(), strict=True)):
             yield _cell(token, word, column, dict(shares).get(place, 0.0))

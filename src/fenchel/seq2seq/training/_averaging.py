@@ -2,58 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._files import read_tensors
+from .._files import fill, read_tensors
 from ..models._folder import save_weights
 from ..models._model import Seq2Seq
+from ._checkpoint import Progress
 from ._distributed import World
 
 FOLDER = "checkpoints"
 
 
-class KeptModels:
-    """The files `checkpoints/STEP.safetensors` of a training, each with a model's weights.
+class Averaging:
+    """The files `checkpoints/STEP.safetensors` of a training, with the weights of its best models.
 
     Args:
         folder: of the training.
-        world: the processes; rank 0 writes.
+        count: how many models are kept; one or none keeps nothing.
+        model: the one in training.
+        world: the processes; all call the methods, and rank 0 writes.
     """
 
-    def __init__(self, folder: Path, world: World) -> None:
-        self._folder, self._world = folder / FOLDER, world
+    def __init__(self, folder: Path, count: int, model: Seq2Seq, world: World) -> None:
+        self._folder, self._count, self._model, self._world = folder, count, model, world
 
-    def add(self, model: Seq2Seq, step: int, metrics: dict[str, float]) -> None:
-        """Writes the weights of a step. Every process must call it."""
-        if self._world.is_main:
-            self._folder.mkdir(exist_ok=True)
-        save_weights(self._folder, model, metrics, self._world.is_main, f"{step}.safetensors")
+    def keep(
+        self, progress: Progress, found: dict[str, Any], rank: Callable[[dict[str, Any]], Any]
+    ) -> None:
+        """Keeps the weights of the model if it is one of the best.
 
-    def remove_others(self, steps: Sequence[int]) -> None:
-        """Removes the weights of all other steps, and the folder if it is empty."""
-        if not self._world.is_main or not self._folder.is_dir():
+        Args:
+            progress: whose `kept` lists the models.
+            found: the metrics of the model, and its step as `best_step`.
+            rank: what is largest for the best metrics.
+        """
+        models = sorted([*progress.kept, found], key=rank, reverse=True)
+        progress.kept = models[: self._count] if self._count > 1 else []
+        if found in progress.kept:
+            path = self._path(progress.step)
+            if self._world.is_main:
+                path.parent.mkdir(exist_ok=True)
+            save_weights(path.parent, self._model, found, self._world.is_main, path.name)
+
+    def remove_others(self, progress: Progress) -> None:
+        """Removes what is not kept any more; call it when the checkpoint is written."""
+        folder = self._folder / FOLDER
+        if not self._world.is_main or not folder.is_dir():
             return
-        for path in self._folder.glob("*.safetensors"):
-            if path.stem.isdecimal() and int(path.stem) not in steps:
+        kept = {self._path(each["best_step"]) for each in progress.kept}
+        for path in folder.glob("*.safetensors"):
+            if path.stem.isdecimal() and path not in kept:
                 path.unlink()
-        if not any(self._folder.iterdir()):
-            self._folder.rmdir()
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
-    def has(self, step: int) -> bool:
-        """Whether there are weights of a step."""
-        return (self._folder / f"{step}.safetensors").is_file()
+    def finish(
+        self,
+        progress: Progress,
+        metrics: Callable[[], dict[str, Any]],
+        rank: Callable[[dict[str, Any]], Any],
+    ) -> tuple[dict[str, Any], int]:
+        """Makes the mean of the kept models the model if it is better; else the best of them.
 
-    def mean(self, steps: Sequence[int]) -> dict[str, Tensor]:
-        """The mean of the weights of some steps, added up in float64; of one step its own."""
-        sums: dict[str, Tensor] = {}
-        for step in steps:
-            tensors, _ = read_tensors(self._folder / f"{step}.safetensors")
-            if len(steps) == 1:
-                return tensors
-            for name, tensor in tensors.items():
-                sums[name] = sums.get(name, 0.0) + tensor.to(torch.float64) / len(steps)
-        return {name: total.to(torch.float32) for name, total in sums.items()}
+        Args:
+            progress: of the training, which does not change.
+            metrics: returns those of the model.
+            rank: as for `keep`.
+        Returns:
+            The metrics of the best model with its `best_step`, and how many models it is the mean
+            of.
+        """
+        best, count = dict(progress.best), 1
+        paths = [self._path(each["best_step"]) for each in progress.kept]
+        paths = [path for path in paths if path.is_file()]
+        if len(paths) < 2:
+            return best, count
+        parameters = dict(self._model.named_parameters())
+        fill(parameters, _mean(paths), self._folder)
+        mean = {**metrics(), "best_step": best["best_step"]}
+        if rank(mean) > rank(best):
+            best, count = mean, len(paths)
+        else:
+            fill(parameters, read_tensors(paths[0])[0], paths[0])
+        save_weights(self._folder, self._model, best, self._world.is_main)
+        return best, count
+
+    def _path(self, step: float) -> Path:
+        return self._folder / FOLDER / f"{int(step)}.safetensors"
+
+
+def _mean(paths: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of the tensors of some files, added up in float64."""
+    sums: dict[str, Tensor] = {}
+    for path in paths:
+        for name, tensor in read_tensors(path)[0].items():
+            sums[name] = sums.get(name, 0.0) + tensor.to(torch.float64) / len(paths)
+    return {name: total.to(torch.float32) for name, total in sums.items()}

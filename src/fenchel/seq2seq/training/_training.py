@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .._files import fill, locked
+from .._files import locked
 from ..config._schema import Config
 from ..data._corpus import Encoded, shuffled
 from ..models._folder import save_config, save_vocabularies, save_weights
 from ..models._model import Seq2Seq
 from . import _checkpoint
-from ._averaging import KeptModels
+from ._averaging import Averaging
 from ._callback import Callback, Summary
 from ._changes import DataChanges
 from ._distributed import DistributedModel, World, process_group
@@ -121,7 +121,8 @@ class _Training:
         self.progress = _checkpoint.restore(
             folder, self.model, self.optimizer, self.schedule, self.losses, self.config_json, world
         )
-        self.kept = KeptModels(folder, world)
+        count = self.plan.average_checkpoints
+        self.averaging = Averaging(folder, count, self.model, world)
         in_memory = [each for each in (self.corpus.kept, self.validation) if each is not None]
         self.changes = DataChanges(folder, self.progress, allow_changed, self.callback.note)
         self.changes.check_counts([len(each) for each in in_memory])
@@ -144,7 +145,9 @@ class _Training:
             self._epoch()
         if progress.last_validation != progress.step:
             self._validate(is_scheduled=False)
-        best, averaged = self._average()
+        best, averaged = self.averaging.finish(
+            progress, lambda: self._metrics().to_json(), self._rank
+        )
         if self.log is not None:
             self.log.close()
         if best["loss"] > self.divergence.guess_loss:
@@ -277,7 +280,7 @@ class _Training:
         if is_scheduled:
             self.schedule.validated(metrics.loss)
         values = metrics.to_json()
-        self._keep({**values, "best_step": progress.step})
+        self.averaging.keep(progress, {**values, "best_step": progress.step}, self._rank)
         is_best = not progress.best or self._rank(values) > self._rank(progress.best)
         if is_best:
             progress.best = {**values, "best_step": progress.step}
@@ -291,42 +294,12 @@ class _Training:
             self.log.write(progress.step, {"epoch": progress.epoch, **values})
         self.callback.validated(replace(progress), metrics, is_best)
         self._save()
-        self.kept.remove_others([int(each["best_step"]) for each in progress.kept])
+        self.averaging.remove_others(progress)
 
     def _metrics(self) -> Metrics:
         """The metrics of the model as it is now, on the validation pairs."""
         with self._autocast():
             return validate(self.model, self.validation, self.config.search.batch_size, self.world)
-
-    def _keep(self, found: dict[str, float]) -> None:
-        """Keeps the weights of the model if it is one of those to be averaged."""
-        count = self.plan.average_checkpoints
-        models = sorted([*self.progress.kept, found], key=self._rank, reverse=True)
-        self.progress.kept = models[:count] if count > 1 else []
-        if found in self.progress.kept:
-            self.kept.add(self.model, self.progress.step, found)
-
-    def _average(self) -> tuple[dict[str, float], int]:
-        """Makes the mean of the kept models the best one if it is better; else the best of them.
-
-        Returns:
-            The metrics of the best model with its `best_step`, and how many models it is the mean
-            of. They change nothing in how training resumes.
-        """
-        best = dict(self.progress.best)
-        steps = [int(each["best_step"]) for each in self.progress.kept]
-        steps = [step for step in steps if self.kept.has(step)]
-        if len(steps) < 2:
-            return best, 1
-        parameters = dict(self.model.named_parameters())
-        fill(parameters, self.kept.mean(steps), self.folder)
-        mean = {**self._metrics().to_json(), "best_step": best["best_step"]}
-        if self._rank(mean) > self._rank(best):
-            save_weights(self.folder, self.model, mean, self.world.is_main)
-            return mean, len(steps)
-        fill(parameters, self.kept.mean(steps[:1]), self.folder)
-        save_weights(self.folder, self.model, best, self.world.is_main)
-        return best, 1
 
     def _rank(self, metrics: dict[str, float]) -> tuple[float, float]:
         """What is largest for the best model: the metric, and among equals minus the loss."""
