@@ -109,7 +109,7 @@ class Pointer(nn.Module):
         gives = gives & _beside(state["copy_ids"] != NOT_COPIED, scores)
         copy = scores[..., self.size :].masked_fill(~gives, -torch.inf)
         best, right = self.mapping.max(scores), self.mapping.max(torch.cat([generate, copy], -1))
-        losses = best - right
+        losses = (best - right).clamp(min=0)  # rounding may take it below
         if smoothing:
             written = scores[..., EOS : self.size]  # without padding and begin, which are before
             omega = -self.mapping.max(written.new_zeros(written.shape[-1]))
