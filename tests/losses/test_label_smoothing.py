@@ -55,6 +55,16 @@ def test_indices_have_the_loss_of_distributions(mapping: AbstractMapping, smooth
     torch.testing.assert_close(gradients[1:], [gradients[0]] * 2)
 
 
+def test_double_precision_is_kept(mapping: AbstractMapping) -> None:
+    """What a target lacks to one would count times the offset of the scores."""
+    if mapping.total != 1.0:
+        return
+    scores = 1e10 + torch.randn(3, 7, dtype=torch.float64)
+    near = fenchel_young_loss(mapping, scores - 1e10, TARGET[:2].repeat(2)[:3], label_smoothing=0.1)
+    far = fenchel_young_loss(mapping, scores, TARGET[:2].repeat(2)[:3], label_smoothing=0.1)
+    torch.testing.assert_close(far, near, rtol=1e-5, atol=1e-5)
+
+
 def test_derivatives(mapping: AbstractMapping) -> None:
     if mapping.total != 1.0:
         return

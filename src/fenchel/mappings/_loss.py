@@ -161,9 +161,10 @@ def _of_distributions(mapping: AbstractMapping, scores: Tensor, target: Tensor, 
 
 def _smooth(target: Tensor, scores: Tensor, dim: int, smoothing: float) -> Tensor:
     """(1 − ε)y + εu of distributions y, with u uniform over the classes that are not deleted."""
-    kept = scores.detach() != -torch.inf
+    wide = torch.promote_types(target.dtype, torch.float32)
+    kept = (scores.detach() != -torch.inf).to(wide)
     share = smoothing / kept.sum(dim, keepdim=True).clamp(min=1)
-    return ((1 - smoothing) * target + kept * share).to(target.dtype)
+    return ((1 - smoothing) * target.to(wide) + kept * share).to(target.dtype)
 
 
 def _vertices(classes: Tensor, scores: Tensor, dim: int) -> Tensor:
