@@ -152,6 +152,11 @@ class StructuredLoss(nn.Module):
 
     Args:
         structure, kind, reduction, tol, max_iter: as for the function.
+
+    >>> from fenchel import DependencyTree
+    >>> loss = StructuredLoss(DependencyTree(2), kind="sparsemap")
+    >>> loss(torch.tensor([[[1.0, 0.5], [0.0, 0.0]]]), torch.tensor([[0, 0]]))
+    tensor(0.0312)
     """
 
     def __init__(
@@ -239,7 +244,8 @@ def _value(problem: Problem, kind: str, limits: Limits) -> Tensor:
             *structure.arguments(problem.scores, problem.extra_scores, problem.lengths)
         )
     solution = solve(problem, None, limits)._solution
-    scores, extra_scores = problem.scores.flatten(1).double(), problem.extra_scores
+    scores = problem.scores.flatten(1).double()
+    extra_scores = None if problem.form is None else problem.extra_scores
     u = solution.marginals.flatten(1).to(scores.device)
     value = inner(u, scores) - (u * u).sum(1) / 2
     v = None
