@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from .. import _checks
 from .._transforms import is_transformed
-from ..ops.sparsemap.combination import inner
-from ..ops.sparsemap.solution import Limits
+from ..ops.sparsemap.solution import Limits, inner
 from ..structures._base import AbstractStructure
 from ..structures._checks import (
     check_codes,
