@@ -4,7 +4,8 @@ from .config._loading import ConfigError, load_config
 from .config._schema import Config, MappingConfig, ModelConfig
 from .data._batches import Batch
 from .data._inflection import Inflection
-from .data._vocabulary import Characters, Subwords, Vocabulary, Words
+from .data._subwords import Subwords
+from .data._vocabulary import Characters, Vocabulary, Words
 from .decoding._evaluation import Evaluation, decode, evaluate
 from .decoding._hypotheses import Hypothesis, Result
 from .decoding._search import search

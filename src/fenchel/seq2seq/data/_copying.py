@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ._vocabulary import UNK, UNKNOWN, Subwords, TokenList, Vocabulary, content_ids
+from ._subwords import Subwords
+from ._vocabulary import UNK, UNKNOWN, TokenList, Vocabulary, content_ids
 
 NOT_COPIED = -1
 """In place of the id with which a token of a source is copied: it is not."""

@@ -12,7 +12,8 @@ from ..data._copying import copying
 from ..data._corpus import Corpus, Encoded, encode
 from ..data._inflection import Inflection, only_language
 from ..data._readers import DataError, Malformed, Pair, pairs, paths
-from ..data._vocabulary import Characters, Subwords, Vocabulary, Words
+from ..data._subwords import Subwords
+from ..data._vocabulary import Characters, Vocabulary, Words
 from ..models._folder import read_vocabularies, save_vocabularies
 from . import _checkpoint
 from ._distributed import World
