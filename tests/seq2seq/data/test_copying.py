@@ -6,13 +6,13 @@ import pytest
 
 from fenchel.seq2seq import Characters, Inflection, Subwords, Vocabulary, Words
 from fenchel.seq2seq.data import _vocabulary
-from fenchel.seq2seq.data._copying import NOT_COPIED, copying
+from fenchel.seq2seq.data._copying import FIRST_CODE, NOT_COPIED, copying
 from fenchel.seq2seq.data._vocabulary import EOS, UNK
 
 
 def test_characters() -> None:
     source, target = copying(Characters("abé"), Characters("ac"))
-    size = target.size
+    size = target.size + FIRST_CODE
     assert source.encode("abcq") == [4, 5, source.size + 5, source.size + size + ord("q")]
     assert source.copy_ids() == [NOT_COPIED] * 4 + [4, size + ord("b"), size + ord("é")]
     assert target.encode("caq") == [5, 4, size + ord("q")]
@@ -21,6 +21,10 @@ def test_characters() -> None:
     assert source.tokens(source.encode("abcq")) == ["a", "b", "c", "q"]
     assert source.unknown("abcq") == ["c", "q"]
     assert target.is_unambiguous
+    with pytest.raises(
+        ValueError, match="a token must be an id below 6, or that of a copied token"
+    ):
+        target.decode([4, target.size + 1])
 
 
 def test_words() -> None:
@@ -35,7 +39,11 @@ def test_words() -> None:
 def test_tags_are_not_copied() -> None:
     source, target = copying(Inflection(["en"], ["V"], ["a", "b"]), Characters("a"))
     assert source.encode("abq V;NEW")[:3] == [4, 5, UNK]
-    assert source.encode("abq V;NEW")[3:] == [6, 7, source.size + target.size + ord("q")]
+    assert source.encode("abq V;NEW")[3:] == [
+        6,
+        7,
+        source.size + target.size + FIRST_CODE + ord("q"),
+    ]
     assert source.copy_ids()[:6] == [NOT_COPIED] * 6
     assert source.languages == ["en"]
 

@@ -1,9 +1,9 @@
 """The vocabularies of a model that copies: tokens that it does not know have ids, too.
 
 A copied token's id is that of the target vocabulary, or, if it is not in it, the vocabulary's size
-plus the token's code. An unknown token of a source has the size of the source vocabulary plus the
-id with which it is copied. So the ids of an input say all that the model needs to know, and those
-of an output are its text.
+plus `FIRST_CODE` plus the token's code. An unknown token of a source has the size of the source
+vocabulary plus the id with which it is copied. So the ids of an input say all that the model needs
+to know, and those of an output are its text.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from ._vocabulary import UNK, UNKNOWN, TokenList, Vocabulary, content_ids
 
 NOT_COPIED = -1
 """In place of the id with which a token of a source is copied: it is not."""
+
+FIRST_CODE = 1 << 24
+"""Between the ids of a vocabulary and those of other tokens, so that a column of a model's
+probabilities, which may be one of the source's positions, is never taken for a token."""
 
 
 class CopyingTarget(Vocabulary):
@@ -43,7 +47,7 @@ class CopyingTarget(Vocabulary):
     def copy_id(self, token: str) -> int:
         """The id of any token."""
         (index,) = self.known.encode(token) or [UNK]
-        return index if index != UNK else self.size + self.known.code(token)
+        return index if index != UNK else self.size + FIRST_CODE + self.known.code(token)
 
     def encode(self, text: str) -> list[int]:
         found = zip(self.known.encode(text), self.known.copyable(text), strict=True)
@@ -66,7 +70,13 @@ class CopyingTarget(Vocabulary):
         return self.known.separator.join(UNKNOWN if index == UNK else name for index, name in names)
 
     def _copied(self, index: int) -> str:
-        return self.known.of_code(int(index) - self.size)
+        code = int(index) - self.size - FIRST_CODE
+        if code < 0:
+            raise ValueError(
+                f"a token must be an id below {self.size}, or that of a copied token; got {index}, "
+                "a column of the probabilities, which `Ensemble.tokens` turns into a token."
+            )
+        return self.known.of_code(code)
 
     def extended(self, other: Vocabulary, size: int) -> Vocabulary:
         return self.known.extended(other, size)
@@ -145,9 +155,9 @@ def copying(source: Vocabulary, target: Vocabulary) -> tuple[CopyingSource, Copy
 
     >>> from ._vocabulary import Characters
     >>> source, target = copying(Characters("ab"), Characters("ac"))
-    >>> source.encode("abcd") == [4, 5, 6 + 5, 6 + 6 + ord("d")]
+    >>> source.encode("abcd") == [4, 5, 6 + 5, 6 + 6 + FIRST_CODE + ord("d")]
     True
-    >>> target.decode([4, 6 + ord("d"), 5])
+    >>> target.decode([4, 6 + FIRST_CODE + ord("d"), 5])
     'adc'
     """
     if isinstance(source, CopyingSource) and isinstance(target, CopyingTarget):
