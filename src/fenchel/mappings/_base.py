@@ -289,9 +289,12 @@ class AbstractMapping(abc.ABC):
         reduction: str = "mean",
         ignore_index: int | None = -100,
         inplace: bool = False,
+        label_smoothing: float = 0.0,
     ) -> Tensor:
         """The Fenchel-Young loss; see `fenchel.fenchel_young_loss`."""
-        return _loss.loss(self, scores, target, dim, reduction, ignore_index, inplace)
+        return _loss.loss(
+            self, scores, target, dim, reduction, ignore_index, inplace, label_smoothing
+        )
 
     def is_direct(self, scores: Tensor, dim: int) -> bool:
         """Whether scores are the rows themselves: an eager call on the last dimension in float32 or
