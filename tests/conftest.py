@@ -47,10 +47,7 @@ def mapping(request: pytest.FixtureRequest) -> mappings.AbstractMapping:
 @pytest.fixture(autouse=True)
 def _fast_interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if os.environ.get("TRITON_INTERPRET") == "1" and _triton.AVAILABLE:
-        from triton.runtime.interpreter import ReduceOps, ScanOps
-
-        monkeypatch.setattr(ReduceOps, "generic_reduce", interpreter.reduce_by_halves)
-        monkeypatch.setattr(ScanOps, "generic_scan", interpreter.scan_by_doubling)
+        interpreter.speed_up(monkeypatch)
     with np.errstate(all="ignore"):  # a GPU does not warn of infinities either
         yield
 

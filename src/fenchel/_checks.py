@@ -77,7 +77,7 @@ def check_integer(name: str, value: Any) -> None:
 
 def check_dim(name: str, shape: torch.Size, dim: int) -> int:
     """The nonnegative form of `dim`, which must exist and not be empty."""
-    if isinstance(dim, float | Tensor):
+    if isinstance(dim, (float, Tensor)):
         raise TypeError(
             f"`dim` must be an int, got {type_name(dim)}; the options of a mapping go by their "
             "names, as in `entmax(scores, alpha=1.5)`."
