@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +35,12 @@ def identify(example: mappings.AbstractMapping | structures.AbstractStructure) -
         and (field, value) != ("gamma", 1.0)
     }
     return "-".join([example.name, *(f"{key}{value:g}" for key, value in options.items())])
+
+
+def seeds(quick: int, total: int) -> list[Any]:
+    """Seeds of a random test: a few for every run, and more for `make test-all`."""
+    more = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(quick, total)]
+    return [*range(quick), *more]
 
 
 EXAMPLES = {identify(mapping): mapping for mapping in mappings.examples()}
