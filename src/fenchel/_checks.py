@@ -127,6 +127,8 @@ def check_real(
             return
         bad = ~((value >= minimum) & (value > above) & (value <= maximum) & value.isfinite())
         value = value[bad].flatten()[0].item()
+    elif isinstance(value, torch.fx.Proxy):
+        return  # the graph of PyTorch 2.8 holds the object that has this number
     elif isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`{name}` must be a number or a torch.Tensor, got {type_name(value)}.")
     else:
