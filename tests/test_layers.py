@@ -37,8 +37,9 @@ ROOMS = (
     ("config",),
     ("data",),
     ("models",),
-    ("training",),
     ("decoding",),
+    ("training",),
+    ("evaluation",),
     ("explanations",),
     ("__init__",),
 )

@@ -3,11 +3,15 @@
 from .config._loading import ConfigError, load_config
 from .config._schema import Config, MappingConfig, ModelConfig
 from .data._batches import Batch
+from .data._features import Featured
 from .data._inflection import Inflection
-from .data._vocabulary import Characters, Subwords, Vocabulary, Words
-from .decoding._evaluation import Evaluation, decode, evaluate
+from .data._normalized import Normalized
+from .data._vocabulary import Characters, Subwords, Symbols, Vocabulary, Words
+from .decoding._decode import decode
 from .decoding._hypotheses import Hypothesis, Result
+from .decoding._scoring import Score, score
 from .decoding._search import search
+from .evaluation._evaluation import Evaluation, evaluate
 from .explanations._explain import Explanation, Node, Position, explain
 from .models._folder import load, save
 from .models._model import Seq2Seq
@@ -24,17 +28,21 @@ __all__ = [
     "DivergenceError",
     "Evaluation",
     "Explanation",
+    "Featured",
     "Hypothesis",
     "Inflection",
     "MappingConfig",
     "Metrics",
     "ModelConfig",
     "Node",
+    "Normalized",
     "Position",
     "Result",
+    "Score",
     "Seq2Seq",
     "Subwords",
     "Summary",
+    "Symbols",
     "Vocabulary",
     "Words",
     "decode",
@@ -43,6 +51,7 @@ __all__ = [
     "load",
     "load_config",
     "save",
+    "score",
     "search",
     "train",
 ]
