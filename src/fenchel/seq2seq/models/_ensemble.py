@@ -52,7 +52,7 @@ class Decoder(Protocol):
 
 def check_decoders(models: Any) -> list[Any]:
     """One model or several as a list, checked to have what a search needs."""
-    found = list(models) if isinstance(models, list | tuple) else [models]
+    found = list(models) if isinstance(models, (list, tuple)) else [models]
     for model in found:
         if not isinstance(model, Decoder):
             raise TypeError(
