@@ -10,7 +10,6 @@ import pytest
 from fenchel.seq2seq import (
     Characters,
     Featured,
-    MappingConfig,
     ModelConfig,
     Normalized,
     Seq2Seq,
@@ -117,14 +116,11 @@ def test_new_tokens_and_copies() -> None:
 
 
 def test_scores_of_copies() -> None:
-    """A token that is in no vocabulary has a probability where it may be copied."""
+    """A token that is in no vocabulary has a probability of its own where it may be copied, and
+    else that of the unknown token."""
     letters = Characters("ab")
-    config = ModelConfig(
-        embedding=4, hidden=4, layers=1, copy_source=True, output=MappingConfig(mapping="softmax")
-    )
+    config = ModelConfig(embedding=4, hidden=4, layers=1, copy_source=True)
     model = Seq2Seq(config, *copying(letters, letters))
-    copied, other = score(model, [("axb", "xa"), ("axb", "ya")])
-    assert copied.is_possible
-    assert not other.is_possible
-    assert 0 < copied.probabilities[0] < 1
-    assert other.probabilities[0] == 0
+    copied, other, unknown = score(model, [("axb", "xa"), ("axb", "ya"), ("axb", "za")])
+    assert copied.probabilities[0] != other.probabilities[0]
+    assert other.probabilities[0] == unknown.probabilities[0]
