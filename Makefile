@@ -4,6 +4,8 @@
 PYTHON ?= python3
 PYTEST_ARGS ?= -n auto --maxprocesses=8
 BENCH ?= mappings
+OLDEST_PYTHON ?= python3.10
+NEWEST_PYTHON ?= python3.13
 GPU_BENCH ?= gpu_calls gpu_mappings gpu_losses gpu_linear_loss gpu_attention gpu_decoding gpu_seq2seq
 
 VENV := .venv
@@ -12,6 +14,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard $(addprefix src/fenchel/ops/*/*.,cpp hpp cmake))
 SANITIZED := build/sanitize
 RELEASE := build/release
+MATRIX := build/matrix
 DOCS := build/docs
 # What a wheel must pass in an environment of its own: the README, and a quick part of the tests.
 WHEEL_TESTS := tests/test_docs.py::test_page_examples[README.md] tests/test_public_api.py tests/mappings/test_contract.py \
@@ -27,10 +30,11 @@ GPU_TESTS := tests/test_gpu.py tests/losses/test_linear.py tests/ops/test_triton
 	tests/seq2seq/decoding/test_search_gpu.py tests/seq2seq/training/test_training_gpu.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-gpu test-wheel wheel lint types doctest docs test-docs sanitize bench bench-gpu clean
+.PHONY: help demo test test-all test-gpu test-wheel test-matrix matrix-oldest matrix-newest wheel lint types doctest docs test-docs \
+	sanitize bench bench-gpu clean
 
 help:  ## print this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
 
 demo: $(VENV)/demo.stamp  ## set all up, train a model of English verbs, and explain it in demo/
 	$(BIN)/fenchel demo --output demo
@@ -59,6 +63,24 @@ test-wheel:  ## install the wheel of dist/ in a new environment without a compil
 	CXX=none $(RELEASE)/new/bin/python -m pip install --disable-pip-version-check --quiet --no-deps dist/*.whl
 	$(RELEASE)/new/bin/python -c 'import fenchel, sys; sys.exit(not fenchel.kernels()["native"].startswith("loaded"))'
 	$(RELEASE)/new/bin/python -m pytest -m "not slow" -q $(PYTEST_ARGS) $(WHEEL_TESTS)
+
+test-matrix:  ## test the wheel of dist/ with the oldest and the newest versions, one line for each
+	@$(MAKE) --no-print-directory --keep-going matrix-oldest matrix-newest
+
+matrix-oldest: INTERPRETER := $(OLDEST_PYTHON)
+matrix-oldest: REQUIREMENTS := requirements/oldest.txt
+matrix-newest: INTERPRETER := $(NEWEST_PYTHON)
+matrix-newest: REQUIREMENTS := requirements/dev.txt
+matrix-oldest matrix-newest: matrix-%:
+	@rm -rf $(MATRIX)/$*
+	@$(INTERPRETER) -m venv $(MATRIX)/$*
+	@$(MATRIX)/$*/bin/python -m pip install --disable-pip-version-check --quiet -r $(REQUIREMENTS)
+	@$(MATRIX)/$*/bin/python -m pip install --disable-pip-version-check --quiet --no-deps dist/*.whl
+	@$(MATRIX)/$*/bin/python -m pytest -m "not slow" -q $(PYTEST_ARGS) >$(MATRIX)/$*.log 2>&1 || echo "see $(MATRIX)/$*.log" >&2
+	@$(MATRIX)/$*/bin/python -c 'import platform, numpy, torch; print("$*: Python", platform.python_version(), \
+		"torch", torch.__version__, "numpy", numpy.__version__, end=": ")'
+	@tail -n 1 $(MATRIX)/$*.log
+	@! grep -qE "^(FAILED|ERROR) " $(MATRIX)/$*.log && grep -q " passed" $(MATRIX)/$*.log
 
 lint: $(VENV)/dev.stamp  ## check style and formatting
 	$(BIN)/ruff check .

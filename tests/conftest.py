@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +37,12 @@ def identify(example: mappings.AbstractMapping | structures.AbstractStructure) -
     return "-".join([example.name, *(f"{key}{value:g}" for key, value in options.items())])
 
 
+def seeds(quick: int, total: int) -> list[Any]:
+    """Seeds of a random test: a few for every run, and more for `make test-all`."""
+    more = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(quick, total)]
+    return [*range(quick), *more]
+
+
 EXAMPLES = {identify(mapping): mapping for mapping in mappings.examples()}
 
 
@@ -47,10 +54,7 @@ def mapping(request: pytest.FixtureRequest) -> mappings.AbstractMapping:
 @pytest.fixture(autouse=True)
 def _fast_interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if os.environ.get("TRITON_INTERPRET") == "1" and _triton.AVAILABLE:
-        from triton.runtime.interpreter import ReduceOps, ScanOps
-
-        monkeypatch.setattr(ReduceOps, "generic_reduce", interpreter.reduce_by_halves)
-        monkeypatch.setattr(ScanOps, "generic_scan", interpreter.scan_by_doubling)
+        interpreter.speed_up(monkeypatch)
     with np.errstate(all="ignore"):  # a GPU does not warn of infinities either
         yield
 

@@ -104,7 +104,7 @@ def loss_of(subject: Subject, model: Seq2Seq) -> Callable[[Batch], Tensor]:
     """The model's mean loss, by torch's own function for `torch`."""
 
     def cross_entropy(pairs: Batch) -> Tensor:
-        vectors, _ = model.core(pairs.source, pairs.source_lengths, pairs.target[:, :-1], False)
+        vectors, *_ = model.core(pairs.source, pairs.source_lengths, pairs.target[:, :-1], False)
         scores = model.output(vectors).flatten(0, 1)
         return functional.cross_entropy(scores, pairs.target[:, 1:].flatten(), ignore_index=PAD)
 

@@ -77,7 +77,7 @@ def check_integer(name: str, value: Any) -> None:
 
 def check_dim(name: str, shape: torch.Size, dim: int) -> int:
     """The nonnegative form of `dim`, which must exist and not be empty."""
-    if isinstance(dim, float | Tensor):
+    if isinstance(dim, (float, Tensor)):
         raise TypeError(
             f"`dim` must be an int, got {type_name(dim)}; the options of a mapping go by their "
             "names, as in `entmax(scores, alpha=1.5)`."
@@ -127,6 +127,8 @@ def check_real(
             return
         bad = ~((value >= minimum) & (value > above) & (value <= maximum) & value.isfinite())
         value = value[bad].flatten()[0].item()
+    elif isinstance(value, torch.fx.Proxy):
+        return  # the graph of PyTorch 2.8 holds the object that has this number
     elif isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`{name}` must be a number or a torch.Tensor, got {type_name(value)}.")
     else:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import exact
-from fenchel import Custom
+from fenchel import Bits, Budget, Custom, DependencyTree, Matching, Sequence
 from fenchel.structures import AbstractStructure
 
 SIGMAS = 5.0
@@ -21,6 +21,16 @@ def best_of_two(scores: Tensor) -> Tensor:
 
 CUSTOM = Custom((3,), best_of_two, batched=True)
 """A structure of the two members `TWO`."""
+TRACTABLE = [
+    Sequence(3, 2),
+    DependencyTree(3),
+    DependencyTree(4, projective=True),
+    Budget(4, 2),
+    Budget(4, 3, exact=True),
+    Bits(3),
+]
+"""Structures with exact samples and probabilities."""
+TWO_MEMBERS = [Matching(2, 2), CUSTOM]
 
 
 def assert_mean(samples: Tensor, ground_truth: Tensor) -> None:

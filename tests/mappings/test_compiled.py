@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.exc import Unsupported
+from torch._dynamo.exc import BackendCompilerFailed, Unsupported
 from torch._functorch.aot_autograd import make_boxed_func as boxed
 
 import fenchel
@@ -21,6 +21,11 @@ ANNEALED: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "gamma": lambda x, value: fenchel.sparsemax(x, gamma=value),
     "loss": lambda x, value: fenchel.Entmax(value).loss(x, torch.tensor([0, 1, 2])),
 }
+
+
+OLDEST = torch.__version__.startswith("2.8.")
+"""The oldest PyTorch cannot compile a number that changes, or a mapping that is made in the graph
+with an argument that is not named: it says so."""
 
 
 class Graphs:
@@ -38,6 +43,9 @@ class Graphs:
         return boxed(graph)
 
 
+@pytest.mark.xfail(
+    OLDEST, reason="PyTorch 2.8", raises=(BackendCompilerFailed, Unsupported), strict=True
+)
 @pytest.mark.parametrize("name", ANNEALED)
 def test_annealed_numbers_are_compiled_twice(name: str) -> None:
     torch._dynamo.reset()
@@ -86,7 +94,8 @@ def test_derivatives_by_torch_func_are_right_or_refused(name: str) -> None:
     assert expected.abs().max() > 0.01
     torch.testing.assert_close(torch.compile(function, backend="aot_eager")(scores), expected)
     torch._dynamo.reset()
-    with pytest.raises(Unsupported, match=r"torch\.func differentiates a mapping"):
+    text = r"torch\.func differentiates a mapping" + r"|Unexpected keyword" * OLDEST
+    with pytest.raises(Unsupported, match=text):
         torch.compile(function, fullgraph=True, backend="aot_eager")(scores)
 
 

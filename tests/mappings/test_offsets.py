@@ -78,6 +78,8 @@ def test_losses_are_never_negative(data: st.DataObject) -> None:
         for target in (scores.argmax(-1), scores.argmin(-1)):
             loss = mapping.loss(scores, target, reduction="none")
             assert (loss >= 0).all()
+            smoothed = mapping.loss(scores, target, reduction="none", label_smoothing=0.1)
+            assert (smoothed >= 0).all()
             (gradient,) = torch.autograd.grad(loss.sum(), scores)
             hot = torch.nn.functional.one_hot(target, scores.shape[-1])
             torch.testing.assert_close(gradient, (solution - hot).to(dtype), rtol=0.02, atol=0.02)

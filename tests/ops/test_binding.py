@@ -355,6 +355,15 @@ def test_a_binding_for_another_version_is_ignored(tmp_path: Path) -> None:
     assert status.startswith("not loaded")
 
 
+def test_it_is_for_one_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    cmake = Path(__file__).parents[2] / "src/fenchel/ops/_binding/binding.cmake"
+    assert f"set(FENCHEL_BINDING_TORCH {_binding.BUILT_FOR})" in cmake.read_text(encoding="utf-8")
+    monkeypatch.setattr(torch, "__version__", "2.8.0")
+    module, status = _binding._load(_binding.FILE)
+    assert module is None
+    assert status.startswith("for torch 2.13 alone and not for 2.8.0")
+
+
 def test_the_name_is_that_of_this_torch_and_python() -> None:
     assert torch.__version__ in _binding.FILE.name
     assert f"{sys.version_info[0]}{sys.version_info[1]}" in _binding.FILE.name

@@ -18,6 +18,11 @@ VALUES = [
     *(("normmax", alpha) for alpha in (1.05, 1.2, 2.0, 5.0)),
     *(("pnormmax", p) for p in (1.05, 1.5, 1.9, 2.0)),
 ]
+LONG = [("entmax", 1.0001), ("entmax", 1.5), ("normmax", 2.0), ("pnormmax", 1.5)]
+PROBLEMS = [
+    *((*case, d) for case in VALUES for d in (1, 2, 7, 128, 129)),
+    *((*case, 10_000) for case in LONG),
+]
 ATOL = {torch.float32: 1e-6, torch.float64: 1e-12}
 
 
@@ -36,8 +41,7 @@ def assert_same(
     torch.testing.assert_close(got.double(), expected, rtol=0, atol=atol, equal_nan=True)
 
 
-@pytest.mark.parametrize("d", [1, 2, 7, 128, 129, 10_000])
-@pytest.mark.parametrize(("name", "value"), VALUES)
+@pytest.mark.parametrize(("name", "value", "d"), PROBLEMS)
 @pytest.mark.parametrize("dtype", ATOL)
 def test_solutions(name: str, value: float, d: int, dtype: torch.dtype) -> None:
     decomposition, reference = CASES[name]

@@ -143,7 +143,7 @@ def test_memory_is_freed_if_the_oracle_raises() -> None:
 
     given = scores
     peaks = []
-    for _ in range(12):  # each holds about 64 MB
+    for _ in range(8):  # each holds about 64 MB
         with pytest.raises(ZeroDivisionError):
             rounds.solve(interrupted, scores, extras, None, "active_set", EXACT, False)
         gc.collect()

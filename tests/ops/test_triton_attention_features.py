@@ -78,7 +78,7 @@ def test_dropout_does_not_depend_on_tiles() -> None:
 @pytest.mark.parametrize("lists", [LISTS, SHORT_LISTS], ids=["lists", "short lists"])
 @pytest.mark.parametrize("alpha", [1.5, 2.0, 1.33])
 def test_features_together_in_lists(alpha: float, lists: Plan) -> None:
-    problem = causal(case(h=4, g=2, t=40, s=150, alpha=alpha, way=lists))
+    problem = causal(case(h=4, g=2, t=20, s=150, alpha=alpha, way=lists))
     for add in (slopes, sinks, dropout):
         add(problem)
     problem.check(5e-6, 2e-5)

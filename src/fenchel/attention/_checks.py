@@ -98,19 +98,19 @@ def check_mask(mask: Tensor, shape: tuple[int, ...], query: Tensor) -> None:
 
 def check_weights(weights: Any) -> None:
     """Whether to return them, yes or no."""
-    if not isinstance(weights, bool | np.bool_):
+    if not isinstance(weights, (bool, np.bool_)):
         raise TypeError(f"`weights` must be True or False, got {_checks.type_name(weights)}.")
 
 
 def check_pattern(causal: Any, window: Any) -> None:
     """What `causal` and `window` may be."""
-    if not isinstance(causal, bool | np.bool_) and causal not in CAUSAL:
+    if not isinstance(causal, (bool, np.bool_)) and causal not in CAUSAL:
         raise ValueError(
             f'`causal` must be False, True, "upper_left" or "lower_right", got {causal!r}.'
         )
     if window is None:
         return
-    if isinstance(window, tuple | list):
+    if isinstance(window, (tuple, list)):
         if len(window) != 2:
             raise ValueError(f"`window` must be an int or a pair (left, right), got {window!r}.")
         for name, side in zip(("left", "right"), window, strict=True):

@@ -67,7 +67,7 @@ def _bounded(side: int | None) -> int | None:
 
 def sides(causal: bool | str, window: int | tuple | None) -> tuple[int | None, int | None]:
     """How many keys a query sees to the left and to the right of its own place; None for all."""
-    if isinstance(window, tuple | list):
+    if isinstance(window, (tuple, list)):
         left, right = window
     else:
         left = right = window

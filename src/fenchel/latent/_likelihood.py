@@ -20,12 +20,12 @@ from ._checks import check_no_estimator, check_no_inputs
 from ._distributions import (
     AbstractDistribution,
     AbstractSampled,
-    Bernoulli,
     HasProbabilities,
     Table,
     is_among,
     lengths_of,
 )
+from ._elementary import Bernoulli
 from ._expectation import Loss, LossFn
 from ._gibbs import SAMPLED, Gibbs, UniformMatching
 from ._marginalize import Estimator, as_estimator

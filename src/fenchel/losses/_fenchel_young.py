@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from .. import _checks
 from ..mappings import AbstractMapping
-from ..mappings._checks import check_ignore_index
+from ..mappings._checks import check_ignore_index, check_smoothing
 from ..mappings._registry import resolve
 from ..nn import Mapping, as_module
 
@@ -19,6 +19,7 @@ def fenchel_young_loss(
     reduction: str = "mean",
     ignore_index: int | None = -100,
     inplace: bool = False,
+    label_smoothing: float = 0.0,
 ) -> Tensor:
     """The loss max_Ω(θ) + Ω(y) − <θ, y>, whose gradient in the scores θ is ŷ(θ) − y.
 
@@ -38,6 +39,10 @@ def fenchel_young_loss(
         inplace: whether backward may write the gradient over the scores, which saves a tensor of
             their size. Autograd tells if anything else still needs them. Softmax, sparsemax and
             entmax do it; the other mappings ignore it.
+        label_smoothing: ε in [0, 1]; the target becomes (1 − ε)y + εu, with u uniform over the
+            classes of the row that are not deleted. Softmax, sparsemax and entmax need no tensor
+            of distributions for that. The loss is that of `F.cross_entropy` less the entropy of
+            the smoothed target, which is a constant.
     Returns:
         A scalar, or with "none" one loss per row. A row whose target class is deleted has the loss
         +inf, as in torch. Half precision is rounded once, after the reduction; under autocast the
@@ -56,7 +61,9 @@ def fenchel_young_loss(
 
     References: blondel2020learning.
     """
-    return resolve(mapping).loss(scores, target, dim, reduction, ignore_index, inplace)
+    return resolve(mapping).loss(
+        scores, target, dim, reduction, ignore_index, inplace, label_smoothing
+    )
 
 
 class FenchelYoungLoss(nn.Module):
@@ -65,7 +72,7 @@ class FenchelYoungLoss(nn.Module):
     Args:
         mapping: as for the function; its tensors become parameters and buffers, as those of
             `fenchel.nn.Mapping`, which may be given itself.
-        dim, reduction, ignore_index, inplace: as for the function.
+        dim, reduction, ignore_index, inplace, label_smoothing: as for the function.
 
     >>> from fenchel import Entmax
     >>> loss = FenchelYoungLoss(Entmax(1.5))
@@ -80,21 +87,31 @@ class FenchelYoungLoss(nn.Module):
         reduction: str = "mean",
         ignore_index: int | None = -100,
         inplace: bool = False,
+        label_smoothing: float = 0.0,
     ) -> None:
         super().__init__()
         _checks.check_integer("dim", dim)
         _checks.check_choice("reduction", reduction, _checks.REDUCTIONS)
         check_ignore_index(ignore_index)
         self.mapping = as_module(mapping, dim)
+        check_smoothing(label_smoothing, self.mapping.mapping)
         self.dim = dim
         self.reduction = reduction
         self.ignore_index = ignore_index
         self.inplace = inplace
+        self.label_smoothing = label_smoothing
 
     def forward(self, scores: Tensor, target: Tensor) -> Tensor:
         return self.mapping.mapping.loss(
-            scores, target, self.dim, self.reduction, self.ignore_index, self.inplace
+            scores,
+            target,
+            self.dim,
+            self.reduction,
+            self.ignore_index,
+            self.inplace,
+            self.label_smoothing,
         )
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}, reduction={self.reduction!r}"
+        smoothing = f", label_smoothing={self.label_smoothing:g}" if self.label_smoothing else ""
+        return f"dim={self.dim}, reduction={self.reduction!r}{smoothing}"

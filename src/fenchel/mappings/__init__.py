@@ -13,6 +13,7 @@ from ._protocols import (
     HasKernels,
     HasParameter,
     HasState,
+    HasTerms,
     HasThreshold,
 )
 from ._registry import examples, get, names
@@ -31,6 +32,7 @@ __all__ = [
     "HasKernels",
     "HasParameter",
     "HasState",
+    "HasTerms",
     "HasThreshold",
     "Support",
     "examples",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
@@ -215,7 +215,11 @@ class AbstractMapping(abc.ABC):
         """This mapping with γ = 1 and another value of its parameter, one per row (..., 1)."""
         if parameter is None or not isinstance(self, HasParameter):
             return self
-        return self.unchecked(**{**self.__dict__, "gamma": 1.0, self.parameter: parameter})
+        changed = {"gamma": 1.0, self.parameter: parameter}
+        if torch.compiler.is_compiling():  # PyTorch 2.8 traces no `__dict__`
+            kept = {field.name: getattr(self, field.name) for field in fields(self)}
+            return type(self)(**{**kept, **changed})
+        return self.unchecked(**{**self.__dict__, **changed})
 
     def __call__(self, scores: Tensor, dim: int = -1) -> Tensor:
         """ŷ(scores) along `dim`.
@@ -289,9 +293,12 @@ class AbstractMapping(abc.ABC):
         reduction: str = "mean",
         ignore_index: int | None = -100,
         inplace: bool = False,
+        label_smoothing: float = 0.0,
     ) -> Tensor:
         """The Fenchel-Young loss; see `fenchel.fenchel_young_loss`."""
-        return _loss.loss(self, scores, target, dim, reduction, ignore_index, inplace)
+        return _loss.loss(
+            self, scores, target, dim, reduction, ignore_index, inplace, label_smoothing
+        )
 
     def is_direct(self, scores: Tensor, dim: int) -> bool:
         """Whether scores are the rows themselves: an eager call on the last dimension in float32 or

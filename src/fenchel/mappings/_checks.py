@@ -13,6 +13,7 @@ from .._checks import (
     check_dense,
     check_float_tensor,
     check_integer,
+    check_number,
     check_real,
     check_same_device,
     type_name,
@@ -45,6 +46,16 @@ def check_ignore_index(ignore_index: Any) -> None:
             check_integer("ignore_index", ignore_index)
         except TypeError as error:
             raise TypeError(f"{str(error)[:-1]}; None ignores no index.") from None
+
+
+def check_smoothing(label_smoothing: Any, mapping: Any) -> None:
+    """The weight of the uniform distribution, for a mapping onto distributions."""
+    check_number("label_smoothing", label_smoothing, minimum=0, maximum=1)
+    if label_smoothing and mapping.total != 1.0:
+        raise ValueError(
+            f"`label_smoothing` must be 0 for {mapping.name}, whose solutions do not sum to one; "
+            f"got {label_smoothing:g}."
+        )
 
 
 def check_target(

@@ -38,13 +38,13 @@ def holds_tensors(function: Any) -> bool:
 def _parts(thing: Any) -> Iterable[Any]:
     if isinstance(thing, dict):
         return thing.values()
-    if isinstance(thing, list | tuple | set | frozenset):
+    if isinstance(thing, (list, tuple, set, frozenset)):
         return thing
     if isinstance(thing, partial):
         return (thing.func, thing.args, thing.keywords)
     if isinstance(thing, MethodType):
         return (thing.__self__, thing.__func__)
-    if isinstance(thing, FunctionType | type):
+    if isinstance(thing, (FunctionType, type)):
         if str(thing.__module__).partition(".")[0] in _KNOWN:
             return ()
         return _of_function(thing) if isinstance(thing, FunctionType) else _of_class(thing)

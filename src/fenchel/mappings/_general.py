@@ -25,6 +25,10 @@ from ._descent import Status, minimize, unwrap
 from ._protocols import HasClosure
 
 ON_FAILURE = ("raise", "warn")
+NO_EXPORT = (
+    "`General` cannot be exported, since its `omega` is a Python function: export a model with "
+    "another mapping, or save its weights and build it again where they are loaded."
+)
 
 
 class ConvergenceError(RuntimeError):
@@ -162,11 +166,9 @@ class General(AbstractMapping, HasClosure):
         tracing = torch.jit.is_tracing()  # type: ignore[attr-defined]
         # The flag itself: some releases take the function that returns it for true in any graph.
         if tracing or torch.compiler._is_exporting_flag:
-            raise RuntimeError(
-                "`General` cannot be exported, since its `omega` is a Python function: export a "
-                "model with another mapping, or save its weights and build it again where they "
-                "are loaded."
-            )
+            if torch.compiler.is_compiling():
+                torch._dynamo.graph_break(str(NO_EXPORT))  # PyTorch 2.8 hides an error's text
+            raise RuntimeError(NO_EXPORT)
         if torch.compiler.is_compiling() and self._holds_tensors:  # type: ignore[attr-defined]
             return True  # a graph might change them before its operator reads them
         if scores.numel() == 0 or not (torch.is_grad_enabled() or is_transformed()):

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from .. import _checks
 from . import _autograd, _eager
-from ._checks import NO_INDEX, check_target
-from ._protocols import HasState
+from ._checks import NO_INDEX, check_smoothing, check_target
+from ._protocols import HasState, HasTerms
 
 if TYPE_CHECKING:
     from ._base import AbstractMapping
@@ -24,10 +24,16 @@ def loss(
     reduction: str,
     ignore_index: int | None,
     inplace: bool,
+    label_smoothing: float,
 ) -> Tensor:
     """max_Ω(scores) + γΩ(target) − <scores, target>; see `fenchel.fenchel_young_loss`."""
     bound = mapping._class_loss
-    is_slow = inplace or torch.compiler.is_compiling() or _has_no_index(target, ignore_index)
+    is_slow = (
+        inplace
+        or label_smoothing != 0.0
+        or torch.compiler.is_compiling()
+        or _has_no_index(target, ignore_index)
+    )
     if bound is not None and not is_slow:
         total = bound(mapping, scores, target, dim, reduction, ignore_index)
         if total is not None:
@@ -41,22 +47,27 @@ def loss(
     if inplace:
         _checks.check_overwritable("scores", scores)
     dim = _checks.check_dim("scores", scores.shape, dim)
+    check_smoothing(label_smoothing, mapping)
     if not check_target(target, scores.shape, scores.device, dim, ignore_index):
+        dtype = _result_type(torch.promote_types(scores.dtype, target.dtype), scores)
+        if label_smoothing:
+            target = _smooth(target, scores, dim, label_smoothing)
         losses = _of_distributions(mapping, scores, target, dim)
         losses = losses if reduction == "none" else getattr(losses, reduction)()
-        return losses.to(_result_type(torch.promote_types(scores.dtype, target.dtype), scores))
+        return losses.to(dtype)
     if mapping.total != 1.0:
         raise ValueError(
             f"`target` must be floating point for {mapping.name}, whose solutions do not sum to "
             "one; got class indices."
         )
     if ignore_index is None:
-        losses = _of_classes(mapping, scores, target.to(torch.int64), None, dim, inplace)
+        classes = target.to(torch.int64)
+        losses = _of_classes(mapping, scores, classes, None, dim, inplace, label_smoothing)
         losses = losses if reduction == "none" else getattr(losses, reduction)()
         return losses.to(_result_type(scores.dtype, scores))
     kept = target != ignore_index
     classes = torch.where(kept, target, 0).to(torch.int64)
-    losses = _of_classes(mapping, scores, classes, kept, dim, inplace)
+    losses = _of_classes(mapping, scores, classes, kept, dim, inplace, label_smoothing)
     if reduction == "mean":
         losses = losses.sum() / kept.sum()
     elif reduction == "sum":
@@ -107,11 +118,19 @@ def _of_classes(
     kept: Tensor | None,
     dim: int,
     inplace: bool,
+    smoothing: float,
 ) -> Tensor:
     """The loss of each row, in at least float32, and zero where it is not kept."""
+    if smoothing and not isinstance(mapping, HasTerms):
+        y = _smooth(_vertices(target, scores, dim), scores, dim, smoothing)
+        losses = _of_distributions(mapping, scores, y, dim)
+        return losses if kept is None else torch.where(kept, losses, 0.0)
     rows, target = mapping.rows(scores, dim), target.unsqueeze(-1)
     value = _autograd.value(rows.scores, rows.parameter, target, mapping, inplace)
-    omega = mapping.vertex_omega(target, rows.scores)
+    if smoothing:
+        omega = _smoothing_terms(mapping.at(rows.parameter), rows.scores, target, smoothing)
+    else:
+        omega = mapping.vertex_omega(target, rows.scores)
     if isinstance(omega, Tensor):
         value = value + omega.to(value.dtype)
     elif omega:
@@ -138,6 +157,49 @@ def _of_distributions(mapping: AbstractMapping, scores: Tensor, target: Tensor, 
     value = torch.where(inside, _drop_rounding(value), value)
     gap = gap - torch.where(inside, gap.detach(), 0.0)
     return rows.scaled(value) + rows.shift.squeeze(-1) * gap
+
+
+def _smooth(target: Tensor, scores: Tensor, dim: int, smoothing: float) -> Tensor:
+    """(1 − ε)y + εu of distributions y, with u uniform over the classes that are not deleted."""
+    wide = torch.promote_types(target.dtype, torch.float32)
+    kept = (scores.detach() != -torch.inf).to(wide)
+    share = smoothing / kept.sum(dim, keepdim=True).clamp(min=1)
+    return ((1 - smoothing) * target.to(wide) + kept * share).to(target.dtype)
+
+
+def _vertices(classes: Tensor, scores: Tensor, dim: int) -> Tensor:
+    """The vertex of each class, of the scores' shape and in at least float32."""
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    zeros = torch.zeros_like(scores, dtype=wide)
+    return zeros.scatter(dim, classes.unsqueeze(dim), 1.0)
+
+
+def _smoothing_terms(
+    mapping: AbstractMapping, scores: Tensor, target: Tensor, smoothing: float
+) -> Tensor:
+    """What smoothing adds to max_Ω(θ) − θ_y, without a distribution in memory.
+
+    For q = (1 − ε)e_y + εu, with u uniform over the n classes that are not deleted, it is
+
+        Ω(q) + θ_y − <θ, q> = f(1 − ε + ε/n) + (n − 1) f(ε/n) + ε Σ (θ_y − θᵢ)/n.
+
+    Args:
+        mapping: whose Ω is Σ f(yᵢ), see `HasTerms`.
+        scores: θ, (..., d).
+        target: y, (..., 1).
+        smoothing: ε in (0, 1].
+    Returns:
+        (...), in at least float32.
+    """
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    kept = scores.detach() != -torch.inf
+    count = kept.sum(-1, keepdim=True).clamp(min=1).to(scores.dtype)
+    score = scores.gather(-1, target)
+    score = torch.where(score.detach() == -torch.inf, 0.0, score)  # its loss is +inf as it is
+    distance = torch.where(kept, score - scores, 0.0).sum(-1) / count.squeeze(-1)
+    share = smoothing / count
+    omega = mapping.omega(1 - smoothing + share) + (count.squeeze(-1) - 1) * mapping.omega(share)
+    return omega + smoothing * distance
 
 
 def _drop_rounding(losses: Tensor) -> Tensor:

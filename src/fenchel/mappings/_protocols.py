@@ -46,6 +46,10 @@ class HasThreshold:
         raise NotImplementedError
 
 
+class HasTerms:
+    """Terms: Ω(y) = Σ f(yᵢ) is a sum over the entries, one function of each."""
+
+
 class HasState:
     """A state: a few numbers per row from which y can be computed again, so that a loss need not
     keep y. Ω is zero at the vertices, up to the constant that `solve_max` subtracts."""

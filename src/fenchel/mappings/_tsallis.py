@@ -12,11 +12,11 @@ from torch import Tensor
 from ..ops import entmax as ops
 from ._base import AbstractMapping
 from ._checks import NO_INDEX
-from ._protocols import HasKernels, HasState
+from ._protocols import HasKernels, HasState, HasTerms
 
 
 @dataclass(frozen=True, eq=False)
-class AbstractTsallis(AbstractMapping, HasKernels, HasState):
+class AbstractTsallis(AbstractMapping, HasKernels, HasState, HasTerms):
     """Ω(y) = Σ (y^α − y) / (α(α−1)) + constant, with α the `exponent`."""
 
     constant: ClassVar[float] = 0.0

@@ -6,7 +6,8 @@ from .data._batches import Batch
 from .data._features import Featured
 from .data._inflection import Inflection
 from .data._normalized import Normalized
-from .data._vocabulary import Characters, Subwords, Symbols, Vocabulary, Words
+from .data._subwords import Subwords
+from .data._vocabulary import Characters, Symbols, Vocabulary, Words
 from .decoding._decode import decode
 from .decoding._hypotheses import Hypothesis, Result
 from .decoding._scoring import Score, score

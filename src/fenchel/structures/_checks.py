@@ -78,8 +78,8 @@ def check_extra_dims(
         cut = len(shape) - len(tail)
         if cut < 0 or cut > len(batch) or tuple(shape[cut:]) != tail:
             return False
-        lead = tuple(shape[:cut])
-        return all(a in (1, b) for a, b in zip(lead[::-1], batch[::-1], strict=False))
+        start = len(batch) - cut
+        return all(shape[i] in (1, batch[start + i]) for i in range(cut))
 
     found = sorted((tail for tail in set(own) if fits(tail)), key=len)
     if found and (len(found) == 1 or shape.numel() <= math.prod(found[0])):

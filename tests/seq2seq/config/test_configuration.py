@@ -55,7 +55,7 @@ def test_unknown_examples_are_refused() -> None:
     ("override", "message"),
     [
         ("model.laiers=1", "model.laiers: there is no such key; did you mean layers?"),
-        ("model.xyz=1", "The keys here are architecture, attention, dropout"),
+        ("model.xyz=1", "The keys here are architecture, attention, copy_source, dropout"),
         ("model.architecture=rnn", "must be 'lstm' or 'transformer', got 'rnn'"),
         ("model.hidden='300'", "model.hidden: must be an integer, got '300'"),
         ("model.hidden=2.5", "model.hidden: must be an integer, got 2.5"),

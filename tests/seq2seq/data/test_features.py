@@ -10,12 +10,16 @@ import pytest
 from fenchel.seq2seq import (
     Characters,
     Featured,
+    ModelConfig,
     Normalized,
+    Seq2Seq,
     Subwords,
     Symbols,
     Vocabulary,
     Words,
+    score,
 )
+from fenchel.seq2seq.data._copying import copying
 from fenchel.seq2seq.data._vocabulary import SPECIAL, UNK
 
 FEATURED = Featured(Words(["le", "chat"]), ["N", "PL"])
@@ -97,3 +101,26 @@ def test_vocabularies_are_saved(vocabulary: Vocabulary) -> None:
 def test_damaged_vocabularies(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Vocabulary.from_json(change)
+
+
+def test_new_tokens_and_copies() -> None:
+    """Of sources with features, and in a normal form."""
+    known = Featured(Normalized(Characters("ab"), "NFC"), ["V"])
+    other = Featured(Normalized(Characters("bé"), "NFC"), ["N", "V"])
+    larger = known.extended(other, 20)
+    assert larger.tokens(larger.encode("abe\u0301\tN;V")) == ["N", "V", "a", "b", "é"]
+    ids = known.ids_in(larger)
+    assert larger.tokens([ids[i] for i in known.encode("ab\tV")]) == ["V", "a", "b"]
+    assert known.copyable("xe\u0301\tV") == [None, "x", "é"]
+    assert known.copyable_tokens()[-3:] == ["a", "b", None]
+
+
+def test_scores_of_copies() -> None:
+    """A token that is in no vocabulary has a probability of its own where it may be copied, and
+    else that of the unknown token."""
+    letters = Characters("ab")
+    config = ModelConfig(embedding=4, hidden=4, layers=1, copy_source=True)
+    model = Seq2Seq(config, *copying(letters, letters))
+    copied, other, unknown = score(model, [("axb", "xa"), ("axb", "ya"), ("axb", "za")])
+    assert copied.probabilities[0] != other.probabilities[0]
+    assert other.probabilities[0] == unknown.probabilities[0]

@@ -7,15 +7,8 @@ import json
 import pytest
 
 from fenchel.seq2seq.data._inflection import Inflection
-from fenchel.seq2seq.data._vocabulary import (
-    EOS,
-    UNK,
-    Characters,
-    Subwords,
-    Vocabulary,
-    Words,
-    sample_texts,
-)
+from fenchel.seq2seq.data._subwords import Subwords, sample_texts
+from fenchel.seq2seq.data._vocabulary import EOS, UNK, Characters, Vocabulary, Words
 
 TEXTS = ["der Baum des Lebens", "ein Blick auf den Baum", "das Leben ist ein Baum"] * 5
 SOURCES = ["draw\tV;PST\tenglish", "break down\tV;V.PTCP; PST\tenglish", "ça\tN\tfrench"]
@@ -120,7 +113,7 @@ def test_subwords_are_learnt_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> N
     assert some == sample_texts((str(i) for i in range(1000)), 50)
     assert len(set(some)) == 50
     assert 300 < sum(map(int, some)) / 50 < 700
-    monkeypatch.setattr("fenchel.seq2seq.data._vocabulary.MAX_TRAINING_TEXTS", 1)
+    monkeypatch.setattr("fenchel.seq2seq.data._subwords.MAX_TRAINING_TEXTS", 1)
     assert UNK in Subwords.build(["abab", "zzzz"], 60).encode("zabz")
 
 

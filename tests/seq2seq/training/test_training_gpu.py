@@ -39,6 +39,25 @@ def test_recorded_steps_are_the_steps(tmp_path: Path, precision: str) -> None:
     assert plain[-1] < plain[0]
 
 
+def test_recorded_steps_copy_and_smooth(tmp_path: Path) -> None:
+    inflected.write(tmp_path)
+    heard = []
+    for name, graphs in (("plain", False), ("recorded", True)):
+        callback = Losses()
+        plan = {
+            "device": "cuda", "epochs": 4, "cuda_graphs": graphs, "label_smoothing": 0.1,
+            "optimizer": "adamw", "lr_schedule": "cosine", "warmup_steps": 5,
+        }  # fmt: skip
+        model = {"dropout": 0.0, "copy_source": True}
+        data = {"vocabulary_size": 16}
+        seq2seq.train(
+            inflected.config(tmp_path, name, model=model, data=data, training=plan), callback
+        )
+        heard.append(callback.heard)
+    assert heard[1] == pytest.approx(heard[0], rel=1e-3)
+    assert heard[0][-1] < heard[0][0]
+
+
 def test_a_stopped_training_goes_on(tmp_path: Path) -> None:
     inflected.write(tmp_path)
     whole = losses(tmp_path, "whole")

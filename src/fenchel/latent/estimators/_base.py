@@ -21,13 +21,8 @@ from ...structures._perturbed import Perturbed
 from ...structures._problem import ExtraScores, Problem
 from ...structures._vector import mask_rows
 from .._checks import check_distribution, check_no_structure, check_not_graph
-from .._distributions import (
-    AbstractDistribution,
-    AbstractSampled,
-    Bernoulli,
-    Categorical,
-    Table,
-)
+from .._distributions import AbstractDistribution, AbstractSampled, Table
+from .._elementary import Bernoulli, Categorical
 from .._expectation import Expectation, Loss, LossFn
 from .._gibbs import SAMPLED, Gibbs
 from .._perturb_and_map import PerturbAndMap

@@ -20,6 +20,8 @@ from torch.autograd.graph import Node
 
 from .. import _native
 
+BUILT_FOR = "2.13"
+"""The PyTorch that the sources are written for, as `binding.cmake` says."""
 FILE = Path(__file__).parent / f"torch-{torch.__version__}{EXTENSION_SUFFIXES[0]}"
 """The binding for the PyTorch and the Python that run; it may not exist."""
 
@@ -46,6 +48,10 @@ def _load(file: Path) -> tuple[Any, str]:
         return None, "switched off by FENCHEL_BINDING=off; unset FENCHEL_BINDING to use it"
     if _native.LIBRARY is None:
         return None, "without the native library; that comes first"
+    if not torch.__version__.startswith(f"{BUILT_FOR}."):
+        return None, (
+            f"for torch {BUILT_FOR} alone and not for {torch.__version__}, small calls take longer"
+        )
     if not file.exists():
         return None, (
             f"not built for torch {torch.__version__} and this Python, small calls take longer; "

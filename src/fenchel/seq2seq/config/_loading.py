@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from reprlib import Repr
-from typing import Any
+from typing import Any, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -198,7 +198,8 @@ def _fields(place: Sequence[Any]) -> list[str]:
     for part in place:
         field = section.model_fields.get(str(part))
         kind = field.annotation if field is not None else None
-        if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        # Python 3.10 takes list[str] for a type.
+        if get_origin(kind) or not (isinstance(kind, type) and issubclass(kind, BaseModel)):
             return list(ParallelFiles.model_fields)  # the only section inside a list
         section = kind
     return list(section.model_fields)

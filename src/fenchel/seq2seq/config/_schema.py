@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import realpath
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -21,6 +22,7 @@ from ._section import Section
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Size = Annotated[int, Field(gt=0, le=10_000_000)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -85,6 +87,8 @@ class ModelConfig(Section):
         output: the mapping of the output probabilities, which also gives the loss.
         input_feeding: whether the LSTM decoder reads its last attentional vector.
         tie_embeddings: whether the output layer shares the weights of the target embedding.
+        copy_source: whether the model may copy tokens of the source, unknown ones too. It needs
+            characters or words.
     """
 
     architecture: Literal["lstm", "transformer"] = "lstm"
@@ -98,6 +102,7 @@ class ModelConfig(Section):
     output: MappingConfig = ENTMAX_15
     input_feeding: bool = True
     tie_embeddings: bool = False
+    copy_source: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -136,16 +141,29 @@ class TrainingConfig(Section):
 
     Args:
         folder: of the model, its checkpoint and its log.
+        start_from: the folder of a model whose weights are the first ones; None for random ones.
+            The section `model` must be that model's, but for `dropout` and the mappings. Its
+            vocabularies are kept, and get the new tokens of the training pairs.
         seed: for the weights, the order of the pairs and dropout.
         batch_size: the number of pairs in a batch, on each process.
         gradient_accumulation: how many batches' gradients are added up before a step.
         epochs: training ends after this many passes over the data.
         steps: training ends after this many steps, if given.
         minutes: training ends after this many minutes, if given.
-        learning_rate: of Adam.
-        lr_decay: multiplies the learning rate when the validation loss stops improving.
+        optimizer: "adam", or "adamw" with `weight_decay`.
+        weight_decay: of AdamW: a step multiplies weights by 1 − learning rate · weight_decay; not
+            biases, layer norms, embeddings, an output layer that shares one, or the input weights
+            of the LSTM's encoder, one column of which closes its gates at padding.
+        learning_rate: the largest one.
+        lr_schedule: after the warm-up, "plateau" multiplies the learning rate by `lr_decay` when
+            the validation loss stops improving, "inverse_square_root" by √(warmup_steps/step), and
+            "cosine" lets it fall to `min_lr_ratio` at the last step.
+        warmup_steps: the learning rate rises linearly for so many steps.
+        lr_decay: multiplies the learning rate on a plateau.
         lr_patience: how many validations without a better loss are waited for before that.
-        min_lr_ratio: the lowest learning rate, as a share of the first one.
+        min_lr_ratio: the lowest learning rate, as a share of the largest one.
+        label_smoothing: ε; targets are mixed with ε times the uniform distribution over the
+            tokens. It works against sparse outputs. The validation loss has none.
         max_grad_norm: a gradient of a larger norm is scaled down to it.
         early_stopping_patience: how many validations without a better `metric` end training.
         metric: chooses the best model: "loss", "token_accuracy", or a measure of the outputs of
@@ -153,6 +171,8 @@ class TrainingConfig(Section):
         validate_every: the number of epochs or steps between validations.
         validate_unit: "epochs" or "steps".
         checkpoint_every: the number of steps between checkpoints; each validation writes one, too.
+        average_checkpoints: at the end the mean of the weights of so many of the best validated
+            models is validated, and is the model if it is better than the best of them.
         log_every: the number of steps in a line of the log.
         device: "auto" is a GPU if there is one.
         precision: "tf32" rounds the factors of matrix products on a GPU, "bfloat16" is mixed
@@ -164,27 +184,40 @@ class TrainingConfig(Section):
     """
 
     folder: str = "model"
+    start_from: str | None = None
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     batch_size: Annotated[int, Field(gt=0, le=1_000_000)] = 64
     gradient_accumulation: PositiveInt = 1
     epochs: PositiveInt = 100
     steps: PositiveInt | None = None
     minutes: PositiveFloat | None = None
+    optimizer: Literal["adam", "adamw"] = "adam"
+    weight_decay: NonNegativeFloat = 0.01
     learning_rate: PositiveFloat = 0.001
+    lr_schedule: Literal["plateau", "inverse_square_root", "cosine"] = "plateau"
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
     lr_decay: Annotated[float, Field(gt=0, lt=1)] = 0.5
     lr_patience: Annotated[int, Field(ge=0)] = 4
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.01
+    label_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.0
     max_grad_norm: PositiveFloat = 5.0
     early_stopping_patience: PositiveInt = 15
     metric: Metric = "accuracy"
     validate_every: PositiveInt = 1
     validate_unit: Literal["epochs", "steps"] = "epochs"
     checkpoint_every: PositiveInt = 500
+    average_checkpoints: Annotated[int, Field(gt=0, le=1000)] = 1
     log_every: PositiveInt = 50
     device: Device = "auto"
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     cuda_graphs: bool = True
     distributed: Literal["ddp", "fsdp"] = "ddp"
+
+    @model_validator(mode="after")
+    def _check_folders(self) -> TrainingConfig:
+        if self.start_from is not None and realpath(self.start_from) == realpath(self.folder):
+            raise ValueError(f"`start_from` must be another folder than `folder`, {self.folder}.")
+        return self
 
 
 class SearchConfig(Section):

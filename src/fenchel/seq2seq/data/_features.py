@@ -7,7 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ._tables import split_features
-from ._vocabulary import UNK, Vocabulary, check_tokens, content_ids, most_frequent, quoted
+from ._vocabulary import (
+    UNK,
+    Vocabulary,
+    check_tokens,
+    content_ids,
+    most_frequent,
+    quoted,
+    with_new,
+)
 
 
 class Featured(Vocabulary):
@@ -36,6 +44,25 @@ class Featured(Vocabulary):
         for text in texts:
             counts.update(_parts(text)[1])
         return most_frequent(counts, size)
+
+    def extended(self, other: Vocabulary, size: int) -> Vocabulary:
+        if not isinstance(other, Featured):
+            return self
+        features = with_new(self.features, other.features, size)
+        return Featured(self.base.extended(other.base, size - len(features)), features)
+
+    def ids_in(self, extended: Vocabulary) -> list[int]:
+        if not isinstance(extended, Featured):
+            return super().ids_in(extended)
+        return [*self.base.ids_in(extended.base), *(extended._ids[each] for each in self.features)]
+
+    def copyable(self, text: str) -> list[str | None]:
+        """The tokens of the text, and no features."""
+        rest, features = _parts(text)
+        return [*[None] * len(features), *self.base.copyable(rest)]
+
+    def copyable_tokens(self) -> list[str | None]:
+        return [*self.base.copyable_tokens(), *[None] * len(self.features)]
 
     @property
     def size(self) -> int:

@@ -13,8 +13,10 @@ from ._vocabulary import (
     Vocabulary,
     check_tokens,
     content_ids,
+    copyable,
     most_frequent,
     quoted,
+    with_new,
 )
 
 
@@ -60,6 +62,24 @@ class Inflection(Vocabulary):
             )
         return cls(sorted(languages), sorted(tags), most_frequent(characters, num_characters))
 
+    def extended(self, other: Vocabulary, size: int) -> Vocabulary:
+        if not isinstance(other, Inflection):
+            return self
+        languages = with_new(self.languages, other.languages, size)
+        tags = with_new(self._tags, other._tags, size)
+        room = size - len(SPECIAL) - len(languages) - len(tags)
+        return Inflection(languages, tags, with_new(self._characters, other._characters, room))
+
+    def ids_in(self, extended: Vocabulary) -> list[int]:
+        if not isinstance(extended, Inflection):
+            return super().ids_in(extended)
+        return [
+            *range(len(SPECIAL)),
+            *(extended._language_ids[language] for language in self.languages),
+            *(extended._tag_ids[tag] for tag in self._tags),
+            *(extended._character_ids[character] for character in self._characters),
+        ]
+
     @property
     def size(self) -> int:
         return len(self._names)
@@ -93,6 +113,15 @@ class Inflection(Vocabulary):
         tags = [tag for tag in _split_tags(bundle) if tag not in self._tag_ids]
         return [*tags, *(each for each in lemma if each not in self._character_ids)]
 
+    def copyable(self, text: str) -> list[str | None]:
+        """The characters of the lemma; neither the language nor tags."""
+        lemma, bundle, _ = _columns(text, self._language_ids)
+        return [*[None] * (1 + len(_split_tags(bundle))), *map(copyable, lemma)]
+
+    def copyable_tokens(self) -> list[str | None]:
+        first = self.size - len(self._characters)
+        return [*[None] * first, *map(copyable, self._characters)]
+
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return [self._names[index] for index in ids]
 
@@ -121,7 +150,7 @@ class Inflection(Vocabulary):
 
 def only_language(vocabulary: Vocabulary) -> str | None:
     """The language of a vocabulary that has only one; None for any other vocabulary."""
-    names = vocabulary.languages if isinstance(vocabulary, Inflection) else []
+    names: list[str] = getattr(vocabulary, "languages", [])
     return names[0] if len(names) == 1 else None
 
 

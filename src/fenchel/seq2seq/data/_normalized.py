@@ -37,6 +37,20 @@ class Normalized(Vocabulary):
         """The vocabulary of normalized texts, by a class of vocabularies with `build`."""
         return cls(kind.build((unicodedata.normalize(form, text) for text in texts), size), form)
 
+    def extended(self, other: Vocabulary, size: int) -> Vocabulary:
+        if not isinstance(other, Normalized):
+            return self
+        return Normalized(self.base.extended(other.base, size), self.form)
+
+    def ids_in(self, extended: Vocabulary) -> list[int]:
+        return self.base.ids_in(extended.base if isinstance(extended, Normalized) else extended)
+
+    def copyable(self, text: str) -> list[str | None]:
+        return self.base.copyable(unicodedata.normalize(self.form, text))
+
+    def copyable_tokens(self) -> list[str | None]:
+        return self.base.copyable_tokens()
+
     @property
     def size(self) -> int:
         return self.base.size

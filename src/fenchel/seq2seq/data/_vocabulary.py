@@ -1,26 +1,23 @@
-"""Vocabularies: text to token ids and back, by characters, words or subwords."""
+"""Vocabularies: text to token ids and back, by characters or words."""
 
 from __future__ import annotations
 
 import abc
-import base64
-import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from random import Random
+from hashlib import blake2b
 from typing import Any, ClassVar
 
 from .._files import digest
-from ._lines import MAX_LINE_BYTES
 
 PAD, BOS, EOS, UNK = range(4)
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 """How a text shows a token that is not in the vocabulary."""
-MAX_TRAINING_TEXTS = 2_000_000
-"""How many texts subwords are learnt from; sentencepiece holds them all in memory."""
+MAX_CODED = 1 << 20
+"""How many words that are not in a vocabulary are remembered, so that they can be copied."""
 MAX_QUOTED = 80
 """How many characters of an input an error message quotes."""
 
@@ -75,6 +72,23 @@ class Vocabulary(abc.ABC):
         """The parts of a text that `encode` takes for unknown tokens, in their order."""
         return [SPECIAL[UNK]] * self.encode(text).count(UNK)
 
+    def extended(self, other: Vocabulary, size: int) -> Vocabulary:
+        """This vocabulary with tokens of another of its kind added, up to `size` ids in all. None
+        of its own is lost. Subwords are what they are: they do not change."""
+        return self
+
+    def ids_in(self, extended: Vocabulary) -> list[int]:
+        """The ids that this vocabulary's ids have in one that `extended` returned."""
+        return list(range(self.size))
+
+    def copyable(self, text: str) -> list[str | None]:
+        """The tokens of a text that may be copied, one for each id; None where none may."""
+        return [None] * len(self.encode(text))
+
+    def copyable_tokens(self) -> list[str | None]:
+        """The token of each id, if it may be copied."""
+        return [None] * self.size
+
     @cached_property
     def digest(self) -> str:
         """A digest of all that `to_json` holds; equal vocabularies have equal digests."""
@@ -91,7 +105,7 @@ class Vocabulary(abc.ABC):
         Raises:
             ValueError: for any other value.
         """
-        from . import _features, _inflection, _normalized  # noqa: F401  registers their kinds
+        from . import _features, _inflection, _normalized, _subwords  # noqa: F401  register their kinds
 
         kind = value.get("kind") if isinstance(value, dict) else None
         if kind not in _KINDS:
@@ -154,18 +168,18 @@ def most_frequent(counts: Counter[str], size: int) -> list[str]:
     ]
 
 
-def sample_texts(texts: Iterable[str], max_texts: int) -> list[str]:
-    """A uniform sample of up to `max_texts` texts, by reservoir sampling with a fixed seed."""
-    random, reservoir = Random(0), list[str]()
-    for count, text in enumerate(texts):
-        if count < max_texts:
-            reservoir.append(text)
-        elif (index := random.randrange(count + 1)) < max_texts:
-            reservoir[index] = text
-    return reservoir
+def with_new(old: Sequence[str], new: Iterable[str], size: int) -> list[str]:
+    """All old tokens, and after them the first new ones that are not among them, up to `size`.
+
+    >>> with_new(["a", "b"], ["c", "b", "d"], 3)
+    ['a', 'b', 'c']
+    """
+    known = set(old)
+    added = [token for token in new if token not in known]
+    return [*old, *added[: max(size - len(old), 0)]]
 
 
-class _TokenList(Vocabulary):
+class TokenList(Vocabulary):
     """A vocabulary that is a list of tokens."""
 
     separator: ClassVar[str]
@@ -205,11 +219,30 @@ class _TokenList(Vocabulary):
     def is_prefix_monotone(self) -> bool:
         return True
 
+    def extended(self, other: Vocabulary, size: int) -> Vocabulary:
+        old, new = self._names[len(SPECIAL) :], other.tokens(range(len(SPECIAL), other.size))
+        return type(self)(with_new(old, new, size - len(SPECIAL)))
+
     def encode(self, text: str) -> list[int]:
         return [self._ids.get(token, UNK) for token in self.split(text)]
 
     def unknown(self, text: str) -> list[str]:
         return [token for token in self.split(text) if token not in self._ids]
+
+    def copyable(self, text: str) -> list[str | None]:
+        return list(map(copyable, self.split(text)))
+
+    def copyable_tokens(self) -> list[str | None]:
+        names = [*map(copyable, self._names[len(SPECIAL) :])]
+        return [*[None] * len(SPECIAL), *names]
+
+    @abc.abstractmethod
+    def code(self, token: str) -> int:
+        """A number below 2³⁰ for a token that is not in the vocabulary."""
+
+    @abc.abstractmethod
+    def of_code(self, code: int) -> str:
+        """The token with this code."""
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return [self._names[index] for index in ids]
@@ -228,7 +261,12 @@ class _TokenList(Vocabulary):
         return cls(**parts)
 
 
-class Characters(_TokenList):
+def copyable(token: str) -> str | None:
+    """A token, or None if it looks like an unknown one and so would make texts ambiguous."""
+    return None if token == UNKNOWN else token
+
+
+class Characters(TokenList):
     """The characters of a text."""
 
     kind = "characters"
@@ -238,12 +276,22 @@ class Characters(_TokenList):
     def split(text: str) -> Sequence[str]:
         return text
 
+    def code(self, token: str) -> int:
+        return ord(token)
 
-class Words(_TokenList):
+    def of_code(self, code: int) -> str:
+        return chr(code)
+
+
+class Words(TokenList):
     """The words of a text, between spaces."""
 
     kind = "words"
     separator = " "
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        super().__init__(tokens)
+        self._coded: dict[int, str] = {}
 
     def normalize(self, text: str) -> str:
         return self.separator.join(self.split(text))
@@ -251,6 +299,18 @@ class Words(_TokenList):
     @staticmethod
     def split(text: str) -> Sequence[str]:
         return text.split()
+
+    def code(self, token: str) -> int:
+        """A part of the word's digest. The last `MAX_CODED` words are remembered by it."""
+        content = token.encode("utf-8", "surrogatepass")
+        code = int.from_bytes(blake2b(content, digest_size=4).digest(), "big") >> 2
+        if code not in self._coded and len(self._coded) >= MAX_CODED:
+            del self._coded[next(iter(self._coded))]
+        self._coded[code] = token
+        return code
+
+    def of_code(self, code: int) -> str:
+        return self._coded.get(code, SPECIAL[UNK])
 
 
 class Symbols(Words):
@@ -261,90 +321,3 @@ class Symbols(Words):
     """
 
     kind = "symbols"
-
-
-class Subwords(Vocabulary):
-    """Byte-pair encoding by sentencepiece.
-
-    Args:
-        model: sentencepiece's serialized model.
-
-    References: kudo2018sentencepiece.
-    """
-
-    kind = "subwords"
-
-    def __init__(self, model: bytes) -> None:
-        import sentencepiece
-
-        self._model = model
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError:
-            raise ValueError("the subwords are not a model of sentencepiece.") from None
-
-    @classmethod
-    def build(cls, texts: Iterable[str], size: int) -> Vocabulary:
-        """Learns up to `size` subwords from texts, or from a sample of two million of them."""
-        import sentencepiece
-
-        sample = sample_texts(texts, MAX_TRAINING_TEXTS)
-        if not sample:
-            raise ValueError("there is no text to learn subwords from; see `data.train`.")
-        model = io.BytesIO()
-        try:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(sample),
-                max_sentence_length=MAX_LINE_BYTES,  # sentencepiece leaves out longer texts
-                model_writer=model,
-                model_type="bpe",
-                vocab_size=size,
-                hard_vocab_limit=False,
-                character_coverage=1.0,
-                normalization_rule_name="identity",
-                pad_id=PAD,
-                bos_id=BOS,
-                eos_id=EOS,
-                unk_id=UNK,
-                minloglevel=2,
-            )
-        except RuntimeError as error:
-            raise ValueError(
-                f"sentencepiece cannot learn {size} subwords from this text; change "
-                f"`data.vocabulary_size`. It says: {error}"
-            ) from None
-        return cls(model.getvalue())
-
-    @property
-    def size(self) -> int:
-        return self._processor.get_piece_size()
-
-    @property
-    def is_prefix_monotone(self) -> bool:
-        """False where subwords are bytes: the first bytes of a character are another text."""
-        return not any(map(self._processor.is_byte, range(self.size)))
-
-    def encode(self, text: str) -> list[int]:
-        return self._processor.encode(text)
-
-    def normalize(self, text: str) -> str:
-        return " ".join(word for word in text.split(" ") if word)
-
-    def unknown(self, text: str) -> list[str]:
-        pieces = self._processor.encode(text, out_type=str)
-        return [piece for piece, i in zip(pieces, self.encode(text), strict=True) if i == UNK]
-
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        return [self._processor.id_to_piece(int(index)) for index in ids]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self._processor.decode([int(index) for index in content_ids(ids)])
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "model": base64.b64encode(self._model).decode("ascii")}
-
-    @classmethod
-    def _from_parts(cls, **parts: Any) -> Vocabulary:
-        if set(parts) != {"model"}:
-            raise TypeError
-        return cls(base64.b64decode(parts["model"]))

@@ -117,6 +117,7 @@ def _extend(
             chosen.scatter_(1, best.indices, True)
         row, token = (chosen & (p > 0)).nonzero(as_tuple=True)
         q = p[row, token] / total[row, 0]
+        token = ensemble.tokens(part, row, token)
         more = Sequences(
             before.item[row],
             before.log_p[row] + q.log(),

@@ -16,6 +16,7 @@ from ..data._readers import Pair
 from ..data._vocabulary import BOS, EOS
 from ..models._ensemble import Ensemble, check_decoders
 from ..models._model import Seq2Seq
+from ..models._state import State
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,9 @@ class Score:
 
 def forced_steps(
     ensemble: Ensemble, source: Tensor, lengths: Tensor, target: Tensor
-) -> Iterator[Tensor]:
-    """The probabilities (B, V) of the next token, before each token of given targets.
+) -> Iterator[tuple[Tensor, list[State]]]:
+    """The probabilities (B, V) of the next token, before each token of given targets, and the
+    states of that step.
 
     It is called inside of `ensemble.evaluating()`.
 
@@ -67,7 +69,7 @@ def forced_steps(
     last = torch.full_like(target[:, 0], BOS)
     for token in target.unbind(1):
         p, _, states = ensemble.step(states, last)
-        yield p
+        yield p, states
         last = token
 
 
@@ -117,7 +119,12 @@ def score(
         with ensemble.evaluating():
             steps = forced_steps(ensemble, padded(sources).to(device), source_lengths, target)
             columns = zip(steps, target.unbind(1), strict=True)
-            p = torch.stack([row.gather(1, y[:, None])[:, 0] for row, y in columns])
+            p = torch.stack(
+                [
+                    row.gather(1, ensemble.columns(states, y)[:, None])[:, 0]
+                    for (row, states), y in columns
+                ]
+            )
         for i, y, row in zip(chosen, targets, p.T.tolist(), strict=True):
             found[i] = Score(tuple(y), tuple(row[: len(y) + 1]))
     return [found[i] for i in range(len(ids))]

@@ -85,6 +85,8 @@ class Explanation:
         reference_text: that reference.
         attention: of each of `targets`, (tokens and end, heads, source).
         unknown: the parts of the input that are not in the model's vocabulary.
+        copied: if the model copies, for each token of each of `targets` the positions of the source
+            that it may be copied from, and the probability of copying each.
         is_unambiguous: whether every text has one sequence of tokens only.
     """
 
@@ -98,6 +100,7 @@ class Explanation:
     reference_text: str = ""
     attention: tuple[Tensor, ...] = field(default=(), repr=False)
     unknown: tuple[str, ...] = ()
+    copied: tuple[tuple[tuple[tuple[int, float], ...], ...], ...] = ()
     is_unambiguous: bool = True
 
     def html(self) -> str:
@@ -166,6 +169,9 @@ def explain(
     if reference is not None:
         check_text("reference", reference)
         positions = _force_decoding(ensemble, source, lengths, reference, shown)
+    weights = [each.attention.cpu() for each in first]  # type: ignore[union-attr]
+    copies = getattr(model, "pointer", None) is not None
+    heads = -1 if copies else None
     return Explanation(
         text=text,
         source=tuple(_names(model.source, ids)),
@@ -175,9 +181,24 @@ def explain(
         tree=_tree(first, targets, others),
         reference=positions,
         reference_text=reference or "",
-        attention=tuple(each.attention.cpu() for each in first),  # type: ignore[union-attr]
+        attention=tuple(attention[:, :heads] for attention in weights),
+        copied=_copied(model, source, first, weights) if copies else (),
         unknown=tuple(visible(part) for part in model.source.unknown(text)),
         is_unambiguous=ensemble.is_unambiguous,
+    )
+
+
+def _copied(
+    model: Any, source: Tensor, hypotheses: Sequence[Hypothesis], weights: Sequence[Tensor]
+) -> tuple[tuple[tuple[tuple[int, float], ...], ...], ...]:
+    """`Explanation.copied`, by the weights of copying, which come after the heads."""
+    ids = model.pointer.copy_ids(source)[0].tolist()
+    return tuple(
+        tuple(
+            tuple((i, p) for i, p in enumerate(row) if p > 0 and ids[i] == token)
+            for token, row in zip(each.tokens, copying[:, -1].tolist(), strict=False)
+        )
+        for each, copying in zip(hypotheses, weights, strict=True)
     )
 
 
@@ -230,13 +251,15 @@ def _force_decoding(
     target = torch.tensor([tokens], device=source.device)
     with ensemble.evaluating():
         steps = forced_steps(ensemble, source, lengths, target)
-        for p, token, name in zip(steps, tokens, names, strict=True):
-            row = p[0].cpu()
+        for (p, states), token, name in zip(steps, tokens, names, strict=True):
+            row, zero = p[0], torch.zeros(1, dtype=torch.int64, device=source.device)
+            token = int(ensemble.columns(states, zero + token))
             support = int((row > 0).sum())
             best = row.topk(min(max_candidates, support)).indices.tolist()
             if row[token] > 0 and token not in best:
                 best[-1] = token
-            words = [END if index == EOS else _names(vocabulary, [index])[0] for index in best]
+            found = ensemble.tokens(states, zero.expand(len(best)), zero.new_tensor(best)).tolist()
+            words = [END if index == EOS else _names(vocabulary, [index])[0] for index in found]
             candidates = tuple(zip(words, row[best].tolist(), strict=True))
             others = support - len(candidates)
             positions.append(Position(name, float(row[token]), candidates, others))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -196,6 +196,8 @@ def _attention(explanation: Explanation) -> Iterator[str]:
     if not explanation.attention:
         return
     other = " Choose another output above to see its own." if len(explanation.outputs) > 1 else ""
+    if explanation.copied:
+        other = f" A frame is around what the model copies.{other}"
     yield _section(
         "look",
         "What it looks at",
@@ -220,12 +222,18 @@ def _attention(explanation: Explanation) -> Iterator[str]:
                 "<code>fenchel predict --json --attention</code> writes its numbers.</p>"
             )
             break
-        yield from _attention_map(index, text, target, explanation.source, weights)
+        copied = explanation.copied[index] if explanation.copied else ()
+        yield from _attention_map(index, text, target, explanation.source, weights, copied)
     yield "</section>"
 
 
 def _attention_map(
-    index: int, text: str, target: tuple[str, ...], source: tuple[str, ...], weights: Tensor
+    index: int,
+    text: str,
+    target: tuple[str, ...],
+    source: tuple[str, ...],
+    weights: Tensor,
+    copied: Sequence[tuple[tuple[int, float], ...]],
 ) -> Iterator[str]:
     wide = " wide" if len(source) > 16 else ""
     yield f'<figure class="map{wide}" data-map="{index}"><figcaption>for <bdi>{escape(text)}</bdi>'
@@ -233,22 +241,26 @@ def _attention_map(
     yield '<div class="scroll"><table role="grid"><thead><tr><td></td>'
     yield from (f'<th scope="col"><span>{escape(word)}</span></th>' for word in source)
     yield "</tr></thead><tbody>"
-    for token, row in zip(target, weights, strict=True):
+    copied = [*copied, *[()] * (len(target) - len(copied))]
+    for token, row, shares in zip(target, weights, copied, strict=True):
         yield f'<tr><th scope="row">{escape(token)}</th>'
-        for word, column in zip(source, row.t(), strict=True):
-            yield _cell(token, word, column)
+        for place, (word, column) in enumerate(zip(source, row.t(), strict=True)):
+            yield _cell(token, word, column, dict(shares).get(place, 0.0))
         yield "</tr>"
     yield "</tbody></table></div></figure>"
 
 
-def _cell(token: str, word: str, weights: Tensor) -> str:
+def _cell(token: str, word: str, weights: Tensor, copied: float) -> str:
     mean = float(weights.double().mean())
     each = ""
     if len(weights) > 1:
         each = f' data-heads="{" ".join(f"{w:.4g}" for w in weights.tolist())}"'
-    kind = f' class="on" style="--w:{mean:.4g}"' if mean > 0 else ""
+    names = " ".join([*["on"] * (mean > 0), *["copied"] * (copied > 0)])
+    kind = f' class="{names}" style="--w:{mean:.4g}"' if names else ""
     shown = f"{100 * mean:.0f}" if mean >= 0.005 else "&lt;1" if mean > 0 else ""
     label = f"{token} looks at {word}: {percent(min(mean, 1.0))}"
+    if copied:  # before the weight, which the script replaces
+        label = f"{token} is copied from {word} with {percent(min(copied, 1.0))}; {label}"
     return f'<td{kind}{each} tabindex="-1" aria-label="{escape(label)}">{shown}</td>'
 
 

@@ -22,6 +22,14 @@ def check_same_vocabularies(models: Sequence[Any]) -> None:
             )
 
 
+def check_all_copy(copies: Sequence[bool]) -> None:
+    """Checks that all models copy, or none."""
+    if len(set(copies)) > 1:
+        raise ValueError(
+            "the models of an ensemble must all have `model.copy_source`, or none of them."
+        )
+
+
 def check_same_sizes(sizes: Sequence[int]) -> None:
     """Checks that the models' target vocabularies have one size."""
     if len(set(sizes)) > 1:

@@ -12,8 +12,14 @@ from torch import Tensor
 from ..._checks import type_name
 from ...attention import KeysValues
 from ..data._vocabulary import Vocabulary
-from ._checks import check_distributions, check_same_sizes, check_same_vocabularies
+from ._checks import (
+    check_all_copy,
+    check_distributions,
+    check_same_sizes,
+    check_same_vocabularies,
+)
 from ._model import Seq2Seq
+from ._pointer import Pointer
 from ._state import State
 
 CHUNK = 1024
@@ -46,7 +52,7 @@ class Decoder(Protocol):
 
 def check_decoders(models: Any) -> list[Any]:
     """One model or several as a list, checked to have what a search needs."""
-    found = list(models) if isinstance(models, list | tuple) else [models]
+    found = list(models) if isinstance(models, (list, tuple)) else [models]
     for model in found:
         if not isinstance(model, Decoder):
             raise TypeError(
@@ -62,12 +68,14 @@ class Ensemble:
     """The mean of the models' probabilities for the next token, given the same prefix.
 
     A mean of distributions is a distribution, so prefixes have probabilities as with one model. A
-    token has probability zero only if it does in all models. Attention is concatenated over heads.
+    token has probability zero only if it does in all models. Attention is concatenated over heads;
+    if the models copy, one more holds the probabilities of copying each position.
     """
 
     def __init__(self, models: Decoder | Sequence[Decoder]) -> None:
         self.models = check_decoders(models)
         check_same_vocabularies(self.models)
+        check_all_copy([_pointer(model) is not None for model in self.models])
         self.rounding = 0.0
         """How far a row of probabilities of the last step may move: see `ROUNDING`."""
 
@@ -112,11 +120,15 @@ class Ensemble:
             ValueError: if a model's probabilities are not a distribution, or NaN; or if the models
                 have different target vocabularies.
         """
-        probabilities, attention, after, errors = [], [], [], []
+        probabilities, attention, copied, after, errors = [], [], [], [], []
         for model, state in zip(self.models, states, strict=True):
             scores, weights, state = model.step(state, tokens)
             errors.append(ROUNDING * torch.finfo(scores.dtype).eps)
-            probabilities.append(model.probabilities(scores))
+            p = model.probabilities(scores)
+            if (pointer := _pointer(model)) is not None:
+                copied.append(p[:, None, pointer.size :])
+                p = pointer.merge(p, state)
+            probabilities.append(p)
             attention.append(weights)
             after.append(state)
         check_same_sizes([p.shape[-1] for p in probabilities])
@@ -125,7 +137,25 @@ class Ensemble:
             mean = torch.stack([p.double() for p in probabilities]).mean(0)
         check_distributions(mean)
         self.rounding = max(errors)
+        if copied:
+            attention.append(torch.stack(copied).mean(0).to(attention[0].dtype))
         return mean.clamp(max=1.0), torch.cat(attention, 1), after
+
+    def tokens(self, states: list[State], rows: Tensor, columns: Tensor) -> Tensor:
+        """The tokens (N,) of these columns (N,) of these rows (N,) of a step's probabilities. They
+        are the columns themselves, unless the models copy."""
+        pointer = _pointer(self.models[0])
+        return columns if pointer is None else pointer.ids(states[0], rows, columns)
+
+    def columns(self, states: list[State], tokens: Tensor) -> Tensor:
+        """The columns of tokens (R, ...) in a step's probabilities (R, V)."""
+        pointer = _pointer(self.models[0])
+        return tokens if pointer is None else pointer.columns(states[0], tokens)
+
+
+def _pointer(model: Any) -> Pointer | None:
+    """The pointer of a model that copies."""
+    return model.pointer if isinstance(model, Seq2Seq) else None
 
 
 def select(states: list[State], rows: Tensor) -> list[State]:

@@ -161,9 +161,11 @@ def check_vocabularies(
         )
 
 
-def save_weights(path: Path, model: Seq2Seq, metrics: dict[str, Any], is_main: bool = True) -> None:
+def save_weights(
+    path: Path, model: Seq2Seq, metrics: dict[str, Any], is_main: bool = True, name: str = WEIGHTS
+) -> None:
     """Writes the weights and metrics. All processes gather a sharded model; only rank 0 writes."""
-    tensors = {name: full(parameter) for name, parameter in model.named_parameters()}
+    tensors = {key: full(parameter) for key, parameter in model.named_parameters()}
     if is_main:
         value = {**metrics, "vocabularies": digest_of((model.source, model.target))}
-        write_tensors(path / WEIGHTS, tensors, value)
+        write_tensors(path / name, tensors, value)

@@ -131,8 +131,9 @@ class Recurrent(nn.Module):
         """The target tokens' vectors, (V, size)."""
         return self.target_embedding.weight
 
-    def start(self, source: Tensor, lengths: Tensor) -> State:
-        """The state before the first token, of source (B, S) and lengths (B,)."""
+    def start(self, source: Tensor, lengths: Tensor) -> tuple[State, Tensor]:
+        """The state before the first token, of source (B, S) and lengths (B,); and the memory, the
+        encoder's outputs (B, S, H)."""
         is_token = token_mask(source, lengths)
         memory, h, c = self.encoder(self.source_embedding(source), is_token, lengths)
         mask = torch.zeros_like(is_token, dtype=memory.dtype).masked_fill(~is_token, -torch.inf)
@@ -146,7 +147,7 @@ class Recurrent(nn.Module):
         }
         if self.input_feeding:
             state["vector"] = torch.zeros_like(h[-1])
-        return state
+        return state, memory
 
     def step(self, state: State, tokens: Tensor) -> tuple[Tensor, Tensor, State]:
         """The attentional vector (B, H), the weights (B, 1, S) and the next state."""
@@ -164,16 +165,16 @@ class Recurrent(nn.Module):
 
     def forward(
         self, source: Tensor, lengths: Tensor, tokens: Tensor, need_weights: bool
-    ) -> tuple[Tensor, Tensor]:
-        """The attentional vectors (B, T, H) and weights (B, T, 1, S) of all steps."""
-        state = self.start(source, lengths)
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The attentional vectors (B, T, H), weights (B, T, 1, S) of all steps, and the memory."""
+        state, memory = self.start(source, lengths)
         if self.input_feeding:
             vectors, weights = self._scan(state, tokens)
-            return vectors.transpose(0, 1), weights.unsqueeze(2)
+            return vectors.transpose(0, 1), weights.unsqueeze(2), memory
         h, c = (state[name].transpose(0, 1).contiguous() for name in ("h", "c"))
         top, _ = self.rnn(self.target_embedding(tokens), (h, c))
         vectors, weights = self._attend(state, top)
-        return vectors, weights.unsqueeze(2)
+        return vectors, weights.unsqueeze(2), memory
 
     def _combine_weights(self) -> tuple[Tensor, Tensor]:
         """The two halves of W_o: for the decoder's state, and for the memory."""

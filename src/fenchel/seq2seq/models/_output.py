@@ -47,7 +47,9 @@ class Output(nn.Module):
         with torch.autocast(scores.device.type, enabled=False):
             return self.mapping(scores.to(wide))
 
-    def loss(self, vectors: Tensor, target: Tensor, reduction: str) -> Tensor:
+    def loss(
+        self, vectors: Tensor, target: Tensor, reduction: str, label_smoothing: float = 0.0
+    ) -> Tensor:
         """The Fenchel-Young loss of vectors (B, T, hidden) and tokens (B, T) without padding."""
         vectors, target = vectors.flatten(0, 1), target.flatten()
         # On a GPU counting the tokens would synchronize; in compiled code it would break the graph.
@@ -61,4 +63,5 @@ class Output(nn.Module):
             reduction=reduction,
             ignore_index=PAD,
             inplace=True,
+            label_smoothing=label_smoothing,
         )

@@ -121,8 +121,9 @@ class Transformer(nn.Module):
         """The target tokens' vectors, (V, size)."""
         return self.target_embedding.tokens.weight
 
-    def start(self, source: Tensor, lengths: Tensor) -> State:
-        """The state before the first token, of source (B, S) and lengths (B,)."""
+    def start(self, source: Tensor, lengths: Tensor) -> tuple[State, Tensor]:
+        """The state before the first token, of source (B, S) and lengths (B,); and the memory, the
+        encoder's outputs (B, S, H)."""
         mask = token_mask(source, lengths)
         x = self.source_embedding(source)
         for layer in self.encoder:
@@ -132,7 +133,7 @@ class Transformer(nn.Module):
         for number, layer in enumerate(self.decoder):
             state[f"memory{number}"] = layer.cross_attention.project(x)
             state[f"cache{number}"] = layer.self_attention.project(x[:, :0])
-        return state
+        return state, x
 
     def step(self, state: State, tokens: Tensor) -> tuple[Tensor, Tensor, State]:
         """The last layer's outputs (B, H), its weights (B, heads, S) and the next state."""
@@ -141,10 +142,12 @@ class Transformer(nn.Module):
 
     def forward(
         self, source: Tensor, lengths: Tensor, tokens: Tensor, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """The last layer's outputs (B, T, H) and, if needed, its weights (B, T, heads, S)."""
-        x, weights, _ = self._decode(self.start(source, lengths), tokens, need_weights)
-        return x, None if weights is None else weights.transpose(1, 2)
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The last layer's outputs (B, T, H), its weights (B, T, heads, S) if needed, and the
+        memory."""
+        state, memory = self.start(source, lengths)
+        x, weights, _ = self._decode(state, tokens, need_weights)
+        return x, None if weights is None else weights.transpose(1, 2), memory
 
     def _decode(
         self, state: State, tokens: Tensor, need_weights: bool

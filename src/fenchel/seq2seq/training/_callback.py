@@ -39,6 +39,7 @@ class Summary:
         metrics: of the best model, on the validation pairs.
         best_step: the step of the best model.
         total_steps, seconds: of the whole training.
+        averaged: how many validated models' weights the best model is the mean of.
     """
 
     folder: Path
@@ -47,3 +48,4 @@ class Summary:
     best_step: int
     total_steps: int
     seconds: float
+    averaged: int = 1

@@ -16,17 +16,19 @@ from .._files import FormatError, fill, full, like, read_tensors, write_tensors
 from ..models._folder import check_vocabularies, digest_of
 from ..models._model import Seq2Seq
 from ._distributed import World
+from ._optimizer import Schedule
 
 NAME = "last.safetensors"
-SCHEDULE = ("learning_rate", "lr_decay", "lr_patience", "min_lr_ratio", "max_grad_norm")
+SCHEDULE = (
+    "learning_rate", "lr_schedule", "warmup_steps", "lr_decay", "lr_patience", "min_lr_ratio",
+    "weight_decay", "label_smoothing", "max_grad_norm",
+)  # fmt: skip
 """The keys of `training` whose change is noted, since it changes what is learnt from here on."""
 MAY_CHANGE = (
     "folder", "epochs", "steps", "minutes", "early_stopping_patience", "validate_every",
-    "validate_unit", "checkpoint_every", "log_every", *SCHEDULE,
+    "validate_unit", "checkpoint_every", "log_every", "average_checkpoints", *SCHEDULE,
 )  # fmt: skip
 """The keys of `training` that may have other values when a training resumes."""
-SCHEDULER_STATE = ("best", "num_bad_epochs", "last_epoch", "cooldown_counter", "_last_lr")
-"""What is restored of the scheduler; the rest of its state are keys that may change."""
 
 
 @dataclass
@@ -40,6 +42,7 @@ class Progress:
         tokens: target tokens since the last line of the log.
         last_validation: the step of the last validation.
         best: the metrics of the best model so far, and its step as `best_step`.
+        kept: the same of the best models whose weights are kept to be averaged, the best first.
         num_bad_validations: validations since then.
         pairs: the numbers of training and validation pairs, as far as they are in memory.
         digests: of the validation pairs and of each buffer of training pairs, by name.
@@ -53,6 +56,7 @@ class Progress:
     tokens: int = 0
     last_validation: int = -1
     best: dict[str, Any] = field(default_factory=dict)
+    kept: list[dict[str, Any]] = field(default_factory=list)
     num_bad_validations: int = 0
     pairs: list[int] = field(default_factory=list)
     digests: dict[str, str] = field(default_factory=dict)
@@ -68,7 +72,7 @@ def save(
     folder: Path,
     model: Seq2Seq,
     optimizer: Optimizer,
-    scheduler: Any,
+    schedule: Schedule,
     losses: Tensor,
     progress: Progress,
     config: dict[str, Any],
@@ -88,8 +92,8 @@ def save(
     if world.is_main:
         value = {
             "progress": asdict(progress),
-            "learning_rate": float(optimizer.param_groups[0]["lr"]),
-            "scheduler": scheduler.state_dict(),
+            "learning_rate": schedule.base,
+            "schedule": schedule.to_json(),
             "processes": world.size,
             "config": config,
             "vocabularies": digest_of((model.source, model.target)),
@@ -114,14 +118,15 @@ def check(folder: Path, config: dict[str, Any], world: World) -> list[str]:
         value = read_tensors(path)[1]
         _check_config(path, value, config, world)
         now, then = config["training"], value["config"]["training"]
-        return [key for key in SCHEDULE if then.get(key, now[key]) != now[key]]
+        lengths = ("epochs", "steps") if now["lr_schedule"] == "cosine" else ()
+        return [key for key in (*SCHEDULE, *lengths) if then.get(key, now[key]) != now[key]]
 
 
 def restore(
     folder: Path,
     model: Seq2Seq,
     optimizer: Optimizer,
-    scheduler: Any,
+    schedule: Schedule,
     losses: Tensor,
     config: dict[str, Any],
     world: World,
@@ -138,9 +143,7 @@ def restore(
     check_vocabularies(folder, (model.source, model.target), value, NAME)
     with _format_errors(path):
         progress = Progress(**value["progress"])
-        scheduler.load_state_dict({key: value["scheduler"][key] for key in SCHEDULER_STATE})
-        for group in optimizer.param_groups:
-            _set_learning_rate(group, _learning_rate(value, config))
+        schedule.restore(value["schedule"], _learning_rate(value, config))
         _restore_random_states(tensors, world)
         losses.copy_(tensors[f"losses.{world.rank}"])
     fill(dict(model.named_parameters()), _without_prefix("model.", tensors), path)
@@ -172,20 +175,13 @@ def _without_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor
 
 
 def _learning_rate(value: dict[str, Any], config: dict[str, Any]) -> float:
-    """The learning rate to resume with: scaled if the configuration's has changed, and not below
-    its minimum."""
+    """The learning rate to resume with, before warm-up and shape: scaled if the configuration's has
+    changed, and not below its minimum."""
     rate, initial = value["learning_rate"], config["training"]["learning_rate"]
     before = value["config"]["training"].get("learning_rate", initial)
     if before != initial:
         rate *= initial / before
     return max(rate, config["training"]["min_lr_ratio"] * initial)
-
-
-def _set_learning_rate(group: dict[str, Any], rate: float) -> None:
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(rate)
-    else:
-        group["lr"] = rate
 
 
 def _random_states(device: torch.device) -> dict[str, Tensor]:

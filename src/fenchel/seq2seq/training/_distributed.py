@@ -95,12 +95,12 @@ def process_group(device_choice: str) -> Iterator[World]:
 class _SummedLoss(nn.Module):
     """A model's summed loss as a module, as DistributedDataParallel needs it."""
 
-    def __init__(self, model: Seq2Seq) -> None:
+    def __init__(self, model: Seq2Seq, smoothing: float) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.smoothing = model, smoothing
 
     def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
-        return self.model.loss(Batch(source, lengths, target), reduction="sum")
+        return self.model.loss(Batch(source, lengths, target), "sum", self.smoothing)
 
 
 class DistributedModel:
@@ -111,14 +111,18 @@ class DistributedModel:
         world: the processes.
         strategy: "ddp", where each process has all parameters, or "fsdp", where each has a shard.
         cuda_graphs: whether a single process on a GPU replays CUDA graphs.
+        smoothing: the label smoothing of the loss.
     """
 
-    def __init__(self, model: Seq2Seq, world: World, strategy: str, cuda_graphs: bool) -> None:
+    def __init__(
+        self, model: Seq2Seq, world: World, strategy: str, cuda_graphs: bool, smoothing: float = 0.0
+    ) -> None:
         self.model = model
         self._strategy = strategy if world.size > 1 else "single"
         on_single_gpu = self._strategy == "single" and world.device.type == "cuda"
-        self._graphed = GraphedModel(model) if cuda_graphs and on_single_gpu else None
-        self._summed_loss: nn.Module = _SummedLoss(model)
+        is_graphed = cuda_graphs and on_single_gpu
+        self._graphed = GraphedModel(model, smoothing=smoothing) if is_graphed else None
+        self._summed_loss: nn.Module = _SummedLoss(model, smoothing)
         if self._strategy == "ddp":
             self._summed_loss = nn.parallel.DistributedDataParallel(self._summed_loss)
         elif self._strategy == "fsdp":

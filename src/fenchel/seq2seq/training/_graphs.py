@@ -30,10 +30,14 @@ class GraphedModel:
             with `set_to_none=False`.
         multiple: sizes are rounded up to a multiple of this.
         max_graphs: how many graphs are kept; other shapes are computed without.
+        smoothing: the label smoothing of the loss.
     """
 
-    def __init__(self, model: Seq2Seq, multiple: int = 4, max_graphs: int = 256) -> None:
+    def __init__(
+        self, model: Seq2Seq, multiple: int = 4, max_graphs: int = 256, smoothing: float = 0.0
+    ) -> None:
         self.model, self.multiple, self.max_graphs = model, multiple, max_graphs
+        self.smoothing = smoothing
         self._graphs: dict[Key, _Graph] = {}
         self._seen: set[Key] = set()
         self._pool = torch.cuda.graph_pool_handle()
@@ -54,7 +58,7 @@ class GraphedModel:
         key = (items, source, target, autocast_dtype, self.model.training)
         graph = self._graphs.get(key)
         if graph is None:
-            graph = _Graph(self.model, key)
+            graph = _Graph(self.model, key, self.smoothing)
             if key not in self._seen or len(self._graphs) >= self.max_graphs:
                 self._seen.add(key)
                 graph.load(batch, factor)
@@ -68,10 +72,10 @@ class GraphedModel:
 class _Graph:
     """Forward and backward of one shape, on tensors whose memory stays in place."""
 
-    def __init__(self, model: Seq2Seq, key: Key) -> None:
+    def __init__(self, model: Seq2Seq, key: Key, smoothing: float) -> None:
         items, source, target, self.autocast_dtype, _ = key
         device = next(model.parameters()).device
-        self.model, self.graph = model, torch.cuda.CUDAGraph()
+        self.model, self.graph, self.smoothing = model, torch.cuda.CUDAGraph(), smoothing
         self.source, self.lengths, self.target = (
             torch.ones(shape, dtype=torch.int64, device=device)
             for shape in ((items, source), (items,), (items, target))
@@ -92,7 +96,8 @@ class _Graph:
         """Computes the loaded batch."""
         dtype = self.autocast_dtype
         with torch.autocast("cuda", dtype, enabled=dtype is not None, cache_enabled=False):
-            loss = self.model.loss(Batch(self.source, self.lengths, self.target), reduction="sum")
+            batch = Batch(self.source, self.lengths, self.target)
+            loss = self.model.loss(batch, "sum", self.smoothing)
         with torch.autocast("cuda", enabled=False):  # backward has the dtypes of forward
             (loss * self.factor).backward()
         return loss.detach()

@@ -10,15 +10,18 @@ from typing import TypeVar
 
 from ..config._data import DataConfig
 from ..config._schema import Config
+from ..data._copying import copying
 from ..data._corpus import Corpus, Encoded, encode
 from ..data._features import Featured, texts_of
 from ..data._inflection import Inflection, only_language
 from ..data._normalized import Normalized
 from ..data._readers import DataError, Malformed, Pair, pairs, paths
-from ..data._vocabulary import Characters, Subwords, Symbols, Vocabulary, Words
+from ..data._subwords import Subwords
+from ..data._vocabulary import Characters, Symbols, Vocabulary, Words
 from ..models._folder import read_vocabularies, save_vocabularies
 from . import _checkpoint
 from ._distributed import World
+from ._fine_tuning import extend
 
 Item = TypeVar("Item")
 
@@ -50,7 +53,9 @@ def prepare(
     """
     data = config.data
     _check_files(data)
-    source, target, texts = _vocabularies(data, folder, world, note)
+    source, target, texts = _vocabularies(config, folder, world, note)
+    if config.model.copy_source:
+        source, target = copying(source, target)
     malformed = Malformed(data.malformed == "skip")
 
     def read() -> Iterator[Pair]:
@@ -101,11 +106,11 @@ def _drain(items: deque[Item]) -> Iterator[Item]:
 
 
 def _vocabularies(
-    data: DataConfig, folder: Path, world: World, note: Callable[[str], None]
+    config: Config, folder: Path, world: World, note: Callable[[str], None]
 ) -> tuple[Vocabulary, Vocabulary, deque[Pair] | None]:
     """The vocabularies of the checkpoint, or new ones by rank 0; and the training pairs, if they
     were read for that and are kept in memory."""
-    texts: deque[Pair] | None = None
+    data, texts = config.data, None
     if world.is_main and not (folder / _checkpoint.NAME).exists():
         malformed = Malformed(data.malformed == "skip")
         if data.streaming:
@@ -114,6 +119,8 @@ def _vocabularies(
         else:
             texts = kept = deque(pairs(data, "train", malformed))
             built = build_vocabularies(data, lambda: kept)
+        if config.training.start_from is not None:
+            built = extend(Path(config.training.start_from), built, data)
         save_vocabularies(folder, *built)
         _report(malformed, note)
     world.wait()

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.optim import Adam
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .._files import locked
 from ..config._schema import Config
@@ -21,12 +19,15 @@ from ..data._corpus import Encoded, shuffled
 from ..models._folder import save_config, save_vocabularies, save_weights
 from ..models._model import Seq2Seq
 from . import _checkpoint
+from ._averaging import Averaging
 from ._callback import Callback, Summary
 from ._changes import DataChanges
 from ._distributed import DistributedModel, World, process_group
 from ._divergence import DivergenceCheck
+from ._fine_tuning import start_from
 from ._log import Log
 from ._memory import check_memory
+from ._optimizer import Schedule, make_optimizer
 from ._preparation import NO_TRAINING_PAIR, dropped_pairs, prepare
 from ._validation import Metrics, Validator
 
@@ -102,29 +103,27 @@ class _Training:
         self.validator = Validator(config, target, texts, self.validation)
         is_sharded = world.size > 1 and self.plan.distributed == "fsdp"
         check_memory(config.model, source, target, world, is_sharded)
-        self.model = Seq2Seq(config.model, source, target).to(world.device)
+        self.model = Seq2Seq(config.model, source, target)
+        if self.plan.start_from is not None and not (folder / _checkpoint.NAME).exists():
+            start_from(Path(self.plan.start_from), self.model)
+        self.model.to(world.device)
         self.divergence = DivergenceCheck(self.model, world)
         self.distributed_model = DistributedModel(
-            self.model, world, self.plan.distributed, self.plan.cuda_graphs
+            self.model,
+            world,
+            self.plan.distributed,
+            self.plan.cuda_graphs,
+            self.plan.label_smoothing,
         )
-        self.optimizer = Adam(
-            self.model.parameters(),
-            lr=self.plan.learning_rate,
-            fused=world.device.type == "cuda",
-        )
-        self.scheduler = ReduceLROnPlateau(
-            self.optimizer,
-            factor=self.plan.lr_decay,
-            patience=self.plan.lr_patience,
-            min_lr=self.plan.min_lr_ratio * self.plan.learning_rate,
-            threshold=0.0,
-            eps=0.0,
-        )
+        self.optimizer = make_optimizer(self.model, self.plan, world.device)
+        self.schedule = Schedule(self.plan, self._max_steps())
         torch.manual_seed(self.plan.seed + world.rank)  # dropout differs between processes
         self.losses = torch.zeros((), dtype=torch.float64, device=world.device)
         self.progress = _checkpoint.restore(
-            folder, self.model, self.optimizer, self.scheduler, self.losses, self.config_json, world
+            folder, self.model, self.optimizer, self.schedule, self.losses, self.config_json, world
         )
+        count = self.plan.average_checkpoints
+        self.averaging = Averaging(folder, count, self.model, world)
         in_memory = [each for each in (self.corpus.kept, self.validation) if each is not None]
         self.changes = DataChanges(folder, self.progress, allow_changed, self.callback.note)
         self.changes.check_counts([len(each) for each in in_memory])
@@ -147,9 +146,11 @@ class _Training:
             self._epoch()
         if progress.last_validation != progress.step:
             self._validate(is_scheduled=False)
+        best, averaged = self.averaging.finish(
+            progress, lambda: self._metrics().to_json(), self.validator.rank
+        )
         if self.log is not None:
             self.log.close()
-        best = dict(progress.best)
         if best["loss"] > self.divergence.guess_loss:
             self.callback.note(
                 f"the best model has a loss of {best['loss']:.3g}, and a guess among all tokens "
@@ -157,7 +158,8 @@ class _Training:
             )
         best_step = int(best.pop("best_step"))
         metrics = Metrics(**best)
-        return Summary(self.folder, reason, metrics, best_step, progress.step, progress.seconds)
+        total = progress.step, progress.seconds
+        return Summary(self.folder, reason, metrics, best_step, *total, averaged)
 
     def _epoch(self) -> None:
         """Trains until the epoch or the training ends."""
@@ -189,10 +191,11 @@ class _Training:
         """Forgets the metrics of models on the earlier validation pairs."""
         progress = self.progress
         progress.best, progress.num_bad_validations, progress.last_validation = {}, 0, -1
-        self.scheduler.best, self.scheduler.num_bad_epochs = math.inf, 0
+        progress.kept = []
+        self.schedule.reset()
 
     def _step(self, pairs: Encoded, group: list[np.ndarray]) -> None:
-        """Takes one step of Adam on a group of batches; this process computes its part of each."""
+        """Takes one step on a group of batches; this process computes its part of each."""
         self.model.train()
         tokens = sum(pairs.count(rows) for rows in group)
         # Gradients are averaged over processes, and the loss over the tokens of all of them.
@@ -203,6 +206,7 @@ class _Training:
             with self.distributed_model.gradient_sync(is_last), self._autocast():
                 self.losses += self.distributed_model.backward(batch, factor)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.max_grad_norm)
+        self.schedule.apply(self.optimizer, self.progress.step + 1)
         self.optimizer.step()
         self.distributed_model.zero_grad()
         self.progress.tokens += tokens
@@ -272,12 +276,13 @@ class _Training:
         """
         progress = self.progress
         self.divergence.check_weights(self.losses, progress.tokens, progress.step)
-        metrics = self.validator.metrics(self.model, self.world, self._autocast())
+        metrics = self._metrics()
         self.divergence.check_loss(metrics.loss, progress.step)
         if is_scheduled:
-            self.scheduler.step(metrics.loss)
+            self.schedule.validated(metrics.loss)
         values = metrics.to_json()
         rank = self.validator.rank
+        self.averaging.keep(progress, {**values, "best_step": progress.step}, rank)
         is_best = not progress.best or rank(values) > rank(progress.best)
         if is_best:
             progress.best = {**values, "best_step": progress.step}
@@ -292,6 +297,11 @@ class _Training:
             self.log.write(progress.step, {"epoch": progress.epoch, **values})
         self.callback.validated(replace(progress), metrics, is_best)
         self._save()
+        self.averaging.remove_others(progress)
+
+    def _metrics(self) -> Metrics:
+        """The metrics of the model as it is now, on the validation pairs."""
+        return self.validator.metrics(self.model, self.world, self._autocast())
 
     def _save(self) -> None:
         """Writes the checkpoint."""
@@ -301,7 +311,7 @@ class _Training:
             self.folder,
             self.model,
             self.optimizer,
-            self.scheduler,
+            self.schedule,
             self.losses,
             self.progress,
             self.config_json,

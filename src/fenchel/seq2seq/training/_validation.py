@@ -154,7 +154,6 @@ def validate(
         accuracy: of all pairs, from whether greedy decoding gets each of them right.
     """
     model.eval()
-    mapping = model.config.output.build()
     sums = torch.zeros(5, dtype=torch.float64, device=world.device)
     is_right_pair = torch.zeros(len(pairs), device=world.device)
     batches = by_length(pairs, size * world.size)
@@ -164,13 +163,11 @@ def validate(
         scores, attention = model(batch.source, batch.source_lengths, batch.target[:, :-1])
         target = batch.target[:, 1:]
         is_token = target != PAD
-        scores = scores.float()
-        is_right = (scores.argmax(-1) == target) | ~is_token
+        loss, is_right, output_nonzeros = model.assess(scores.float(), batch)
+        is_right = is_right | ~is_token
         if len(rows):
             is_right_pair[torch.from_numpy(rows).to(world.device)] = is_right.all(-1).float()
         attention_nonzeros = (attention > 0).sum(-1).double().mean(-1)
-        output_nonzeros = (model.probabilities(scores) > 0).sum(-1)
-        loss = mapping.loss(scores, target, reduction="sum", ignore_index=PAD)
         sums += torch.stack(
             [
                 loss.double(),

@@ -112,7 +112,7 @@ def _k_best(
         return _vectors.k_best_subsets(scores.double(), lengths, None, False, k)
     if isinstance(structure, Budget):
         return _vectors.k_best_subsets(scores.double(), lengths, structure.k, structure.exact, k)
-    if isinstance(structure, DependencyTree | Matching):
+    if isinstance(structure, (DependencyTree, Matching)):
         return _partition.k_best(structure, scores, lengths, k)
     raise NotImplementedError(_no_k_best(structure))
 

@@ -41,7 +41,7 @@ def center(structure: AbstractStructure, scores: Tensor, u: Tensor) -> Tensor:
         scores: (B, *shape).
         u: (B, *shape), their marginals, or the indicator of the best structure.
     """
-    if not isinstance(structure, Sequence | DependencyTree | Choice):
+    if not isinstance(structure, (Sequence, DependencyTree, Choice)):
         return scores
     dim = -2 if isinstance(structure, DependencyTree) else -1
     likely = scores.detach().gather(dim, u.detach().argmax(dim, keepdim=True))

@@ -1,0 +1,180 @@
+"""The vocabularies of a model that copies: tokens that it does not know have ids, too.
+
+A copied token's id is that of the target vocabulary, or, if it is not in it, the vocabulary's size
+plus `FIRST_CODE` plus the token's code. An unknown token of a source has the size of the source
+vocabulary plus the id with which it is copied. So the ids of an input say all that the model needs
+to know, and those of an output are its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ._subwords import Subwords
+from ._vocabulary import UNK, UNKNOWN, TokenList, Vocabulary, content_ids
+
+NOT_COPIED = -1
+"""In place of the id with which a token of a source is copied: it is not."""
+
+FIRST_CODE = 1 << 24
+"""Between the ids of a vocabulary and those of other tokens, so that a column of a model's
+probabilities, which may be one of the source's positions, is never taken for a token."""
+
+
+class CopyingTarget(Vocabulary):
+    """A target vocabulary of characters or words, in which every token has an id.
+
+    Args:
+        known: the vocabulary; `size` is its size.
+    """
+
+    def __init__(self, known: TokenList) -> None:
+        self.kind, self.known = known.kind, known  # type: ignore[misc]
+
+    @property
+    def size(self) -> int:
+        return self.known.size
+
+    @property
+    def is_unambiguous(self) -> bool:
+        return self.known.is_unambiguous
+
+    @property
+    def is_prefix_monotone(self) -> bool:
+        return self.known.is_prefix_monotone
+
+    def copy_id(self, token: str) -> int:
+        """The id of any token."""
+        (index,) = self.known.encode(token) or [UNK]
+        return index if index != UNK else self.size + FIRST_CODE + self.known.code(token)
+
+    def encode(self, text: str) -> list[int]:
+        found = zip(self.known.encode(text), self.known.copyable(text), strict=True)
+        return [
+            index if index != UNK or token is None else self.copy_id(token)
+            for index, token in found
+        ]
+
+    def normalize(self, text: str) -> str:
+        return self.known.normalize(text)
+
+    def unknown(self, text: str) -> list[str]:
+        return self.known.unknown(text)
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        return [
+            self.known.tokens([index])[0] if index < self.size else self._copied(index)
+            for index in ids
+        ]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        names = zip(content := list(content_ids(ids)), self.tokens(content), strict=True)
+        return self.known.separator.join(UNKNOWN if index == UNK else name for index, name in names)
+
+    def _copied(self, index: int) -> str:
+        code = int(index) - self.size - FIRST_CODE
+        if code < 0:
+            raise ValueError(
+                f"a token must be an id below {self.size}, or that of a copied token; got {index}, "
+                "a column of the probabilities, which `Ensemble.tokens` turns into a token."
+            )
+        return self.known.of_code(code)
+
+    def extended(self, other: Vocabulary, size: int) -> Vocabulary:
+        return self.known.extended(other, size)
+
+    def ids_in(self, extended: Vocabulary) -> list[int]:
+        return self.known.ids_in(
+            extended.known if isinstance(extended, CopyingTarget) else extended
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return self.known.to_json()
+
+
+class CopyingSource(Vocabulary):
+    """A source vocabulary whose unknown tokens are told apart, so that they can be copied.
+
+    Args:
+        known: the vocabulary; `size` is its size.
+        target: of the model.
+    """
+
+    def __init__(self, known: Vocabulary, target: CopyingTarget) -> None:
+        self.kind, self.known, self._target = known.kind, known, target  # type: ignore[misc]
+        self.languages: list[str] = getattr(known, "languages", [])
+        """Those of inflection."""
+
+    @property
+    def size(self) -> int:
+        return self.known.size
+
+    def encode(self, text: str) -> list[int]:
+        found = zip(self.known.encode(text), self.known.copyable(text), strict=True)
+        return [
+            index if index != UNK or token is None else self.size + self._target.copy_id(token)
+            for index, token in found
+        ]
+
+    def copy_ids(self) -> list[int]:
+        """The id with which each known token is copied, or `NOT_COPIED`."""
+        return [
+            NOT_COPIED if token is None else self._target.copy_id(token)
+            for token in self.known.copyable_tokens()
+        ]
+
+    def unknown(self, text: str) -> list[str]:
+        return self.known.unknown(text)
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        return [
+            self.known.tokens([index])[0]
+            if index < self.size
+            else self._target.tokens([index - self.size])[0]
+            for index in ids
+        ]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.known.decode([index if index < self.size else UNK for index in ids])
+
+    def extended(self, other: Vocabulary, size: int) -> Vocabulary:
+        return self.known.extended(other, size)
+
+    def ids_in(self, extended: Vocabulary) -> list[int]:
+        return self.known.ids_in(
+            extended.known if isinstance(extended, CopyingSource) else extended
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return self.known.to_json()
+
+
+def copying(source: Vocabulary, target: Vocabulary) -> tuple[CopyingSource, CopyingTarget]:
+    """Both vocabularies of a model, for copying.
+
+    Raises:
+        ValueError: if source and target do not both have characters, or words.
+
+    >>> from ._vocabulary import Characters
+    >>> source, target = copying(Characters("ab"), Characters("ac"))
+    >>> source.encode("abcd") == [4, 5, 6 + 5, 6 + 6 + FIRST_CODE + ord("d")]
+    True
+    >>> target.decode([4, 6 + FIRST_CODE + ord("d"), 5])
+    'adc'
+    """
+    if isinstance(source, CopyingSource) and isinstance(target, CopyingTarget):
+        return source, target
+    if isinstance(source, Subwords) or not isinstance(target, TokenList):
+        raise ValueError(
+            "`model.copy_source` is for characters or words; subwords spell unknown words as they "
+            f"are. Got a source of {source.kind} and a target of {target.kind}; set `data.tokens`."
+        )
+    tokens = [token for token in source.copyable_tokens() if token is not None]
+    if any(len(target.split(token)) != 1 for token in tokens):
+        raise ValueError(
+            f"`model.copy_source` needs tokens that are the same on both sides; got a source of "
+            f"{source.kind} and a target of {target.kind}."
+        )
+    whole = CopyingTarget(target)
+    return CopyingSource(source, whole), whole
