@@ -5,8 +5,10 @@ from .config._schema import Config, MappingConfig, ModelConfig
 from .data._batches import Batch
 from .data._inflection import Inflection
 from .data._vocabulary import Characters, Subwords, Vocabulary, Words
+from .decoding._constraints import Constraint
 from .decoding._evaluation import Evaluation, decode, evaluate
 from .decoding._hypotheses import Hypothesis, Result
+from .decoding._sampling import sample
 from .decoding._search import search
 from .explanations._explain import Explanation, Node, Position, explain
 from .models._folder import load, save
@@ -21,6 +23,7 @@ __all__ = [
     "Characters",
     "Config",
     "ConfigError",
+    "Constraint",
     "DivergenceError",
     "Evaluation",
     "Explanation",
@@ -42,6 +45,7 @@ __all__ = [
     "explain",
     "load",
     "load_config",
+    "sample",
     "save",
     "search",
     "train",

@@ -63,10 +63,14 @@ class Ensemble:
 
     A mean of distributions is a distribution, so prefixes have probabilities as with one model. A
     token has probability zero only if it does in all models. Attention is concatenated over heads.
+
+    Args:
+        models: one, or several.
+        temperature: divides all scores.
     """
 
-    def __init__(self, models: Decoder | Sequence[Decoder]) -> None:
-        self.models = check_decoders(models)
+    def __init__(self, models: Decoder | Sequence[Decoder], temperature: float = 1.0) -> None:
+        self.models, self._temperature = check_decoders(models), temperature
         check_same_vocabularies(self.models)
         self.rounding = 0.0
         """How far a row of probabilities of the last step may move: see `ROUNDING`."""
@@ -116,6 +120,8 @@ class Ensemble:
         for model, state in zip(self.models, states, strict=True):
             scores, weights, state = model.step(state, tokens)
             errors.append(ROUNDING * torch.finfo(scores.dtype).eps)
+            if self._temperature != 1:
+                scores = scores / self._temperature
             probabilities.append(model.probabilities(scores))
             attention.append(weights)
             after.append(state)
