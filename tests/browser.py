@@ -75,7 +75,11 @@ class Browser:
         self._command("Emulation.setDeviceMetricsOverride", size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._command("Emulation.setEmulatedMedia", {"features": [scheme]})
-        self._ask("POST", "/url", {"url": page.as_uri()})
+        self.visit(page.as_uri())
+
+    def visit(self, address: str) -> None:
+        """Opens an address."""
+        self._ask("POST", "/url", {"url": address})
         self._ask("POST", "/execute/async", {"script": DRAWN, "args": []})
 
     def _command(self, name: str, options: dict[str, Any]) -> Any:

@@ -40,6 +40,7 @@ ROOMS = (
     ("training",),
     ("decoding",),
     ("explanations",),
+    ("serving",),
     ("__init__",),
 )
 """The layers inside `seq2seq`."""
@@ -55,8 +56,10 @@ HOMES = {
     "scipy": {"integrations"},
     "sentencepiece": {"seq2seq"},
     "sklearn": {"integrations"},
+    "starlette": {"seq2seq"},
     "tensorboardX": {"seq2seq"},
     "transformers": {"integrations"},
+    "uvicorn": {"seq2seq"},
     "yaml": {"seq2seq"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

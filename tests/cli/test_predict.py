@@ -22,7 +22,7 @@ from fenchel.seq2seq import ModelConfig, Seq2Seq, Subwords, save
 from fenchel.seq2seq.data import _lines
 from fenchel.seq2seq.data._inflection import Inflection
 from fenchel.seq2seq.data._vocabulary import Characters
-from fenchel.seq2seq.decoding import _evaluation
+from fenchel.seq2seq.decoding import _decode
 from fenchel.seq2seq.models import _folder
 
 LINES = "draw\tV;PST\nsing\tV;PST\nd\tV\n"
@@ -280,13 +280,13 @@ def test_it_can_be_stopped_while_it_waits(coprocess):
 
 
 def test_lines_at_hand_share_a_batch(models, monkeypatch, capsys):
-    sizes, decode = [], _evaluation.decode
+    sizes, decode = [], _decode.decode
 
     def counted(models, texts, **options):
         sizes.append(len(texts))
         return decode(models, texts, **options)
 
-    monkeypatch.setattr(_evaluation, "decode", counted)
+    monkeypatch.setattr(_decode, "decode", counted)
     read, write = os.pipe()
     os.write(write, b"draw\tV;PST\n" * 11)
     os.close(write)

@@ -132,7 +132,8 @@ def accepted(split: str) -> dict[Form, list[str]]:
 def run(folder: Path) -> int:
     """Trains, prints the table, and writes the page and the picture."""
     from ..seq2seq import explain
-    from ..seq2seq.decoding._evaluation import decode, evaluate
+    from ..seq2seq.decoding._decode import decode
+    from ..seq2seq.decoding._evaluation import evaluate
 
     folder.mkdir(parents=True, exist_ok=True)
     forms = accepted("dev")
@@ -196,7 +197,7 @@ def by_kind(
     model: Seq2Seq, results: dict[Form, Result], forms: dict[Form, list[str]]
 ) -> dict[str, list[Form]]:
     """The forms that the model gets right, with one output or several, and those it gets wrong."""
-    from ..seq2seq.decoding._evaluation import best_texts
+    from ..seq2seq.decoding._decode import best_texts
 
     kinds: dict[str, list[Form]] = {kind: [] for kind in SAMPLE_SIZES}
     outputs = best_texts(model, list(results.values()))

@@ -122,7 +122,7 @@ def _finder(
 ) -> Callable[[list[str]], list[Found]]:
     """The function that finds the outputs of texts: by a search, or by sampling."""
     from ..seq2seq import sample
-    from ..seq2seq.decoding._evaluation import decode
+    from ..seq2seq.decoding._decode import decode
 
     options: dict[str, Any] = {
         "batch_size": size,

@@ -6,7 +6,8 @@ from .data._batches import Batch
 from .data._inflection import Inflection
 from .data._vocabulary import Characters, Subwords, Vocabulary, Words
 from .decoding._constraints import Constraint
-from .decoding._evaluation import Evaluation, decode, evaluate
+from .decoding._decode import decode
+from .decoding._evaluation import Evaluation, evaluate
 from .decoding._hypotheses import Hypothesis, Result
 from .decoding._sampling import sample
 from .decoding._search import search

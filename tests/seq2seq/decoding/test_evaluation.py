@@ -14,7 +14,8 @@ from fenchel import seq2seq
 from fenchel.seq2seq import Characters, ModelConfig, Seq2Seq
 from fenchel.seq2seq.data._batches import MAX_BATCH_TOKENS
 from fenchel.seq2seq.data._readers import Malformed, inflections
-from fenchel.seq2seq.decoding._evaluation import best_texts, decode, evaluate
+from fenchel.seq2seq.decoding._decode import best_texts, decode
+from fenchel.seq2seq.decoding._evaluation import evaluate
 
 
 @pytest.fixture(scope="module")
