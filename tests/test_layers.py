@@ -40,7 +40,7 @@ ROOMS = (
     ("training",),
     ("decoding",),
     ("explanations",),
-    ("serving",),
+    ("serving", "exporting"),
     ("__init__",),
 )
 """The layers inside `seq2seq`."""

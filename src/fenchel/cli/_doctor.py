@@ -22,6 +22,8 @@ SEQ2SEQ = (
 """The modules that the extra `seq2seq` installs."""
 SERVE = ("h11", "starlette", "uvicorn")
 """The modules that the extra `serve` installs beyond these."""
+EXPORT = ("onnx", "onnxscript")
+"""The modules that the extra `export` installs beyond these."""
 
 
 class Finding(NamedTuple):

@@ -12,6 +12,7 @@ from .decoding._hypotheses import Hypothesis, Result
 from .decoding._sampling import sample
 from .decoding._search import search
 from .explanations._explain import Explanation, Node, Position, explain
+from .exporting._export import export
 from .models._folder import load, save
 from .models._model import Seq2Seq
 from .training._callback import Callback, DivergenceError, Summary
@@ -44,6 +45,7 @@ __all__ = [
     "decode",
     "evaluate",
     "explain",
+    "export",
     "load",
     "load_config",
     "sample",
