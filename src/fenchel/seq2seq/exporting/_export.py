@@ -17,7 +17,7 @@ from .._files import write_json
 from ..data._vocabulary import BOS, EOS, PAD, UNK
 from ..models._folder import VOCABULARY, save_vocabularies
 from ..models._model import Seq2Seq
-from ._onnx import to_onnx
+from ._onnx import quiet, to_onnx
 from ._programs import Programs, programs
 
 FORMATS = ("onnx", "pt2")
@@ -112,12 +112,13 @@ def _write_programs(parts: Programs, path: Path, formats: Collection[str]) -> li
     }
     written = []
     for name, (module, example, dynamic, names) in jobs.items():
-        with torch.no_grad():
+        with torch.no_grad(), quiet():
             program = torch.export.export(module, example, dynamic_shapes=dynamic)
         contents = {}
         if "pt2" in formats:
             buffer = io.BytesIO()
-            torch.export.save(program, buffer)
+            with quiet():
+                torch.export.save(program, buffer)
             contents["pt2"] = buffer.getvalue()
         if "onnx" in formats:
             contents["onnx"] = to_onnx(program, *names)

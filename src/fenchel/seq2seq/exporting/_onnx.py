@@ -27,7 +27,7 @@ def to_onnx(
     Raises:
         ValueError: if ONNX has no such operation, or the file would be too large.
     """
-    with _quiet():
+    with quiet():
         try:
             exported = torch.onnx.export(
                 program,
@@ -58,8 +58,8 @@ def _reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what the exporter says about packages that are not needed."""
+def quiet() -> Iterator[None]:
+    """Without what the exporters say about packages and attributes that are not needed."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     try:
