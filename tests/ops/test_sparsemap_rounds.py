@@ -11,7 +11,8 @@ from problems import PROBLEMS, Problem, matchings, sequences
 from torch import Tensor
 
 from fenchel.ops import _native
-from fenchel.ops.sparsemap import METHODS, jacobian, reference
+from fenchel.ops.sparsemap import METHODS, reference
+from fenchel.ops.sparsemap.derivative import jacobian
 from fenchel.ops.sparsemap.reference import Columns
 from fenchel.ops.sparsemap.solution import Limits, Outcome, Support
 

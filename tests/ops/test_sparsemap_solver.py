@@ -8,7 +8,7 @@ from problems import PROBLEMS, Problem, matchings, sequences
 from torch import Tensor
 
 from fenchel.ops import _native, sparsemap
-from fenchel.ops.sparsemap import reference
+from fenchel.ops.sparsemap import derivative, reference
 from fenchel.ops.sparsemap.solution import Limits, Outcome, Support
 
 EXACT = Limits(1e-12, 1000)
@@ -126,10 +126,10 @@ def test_jacobian(problem: Problem) -> None:
     _, weights, support, _ = native(problem, scores, extra_scores)
     shapes = (*scores.shape[1:], *extra_scores.shape[1:], weights.shape[1])
     vectors = [torch.randn(5, n).double() for n in shapes]
-    got = sparsemap.jacobian(support, *vectors, shapes[:2])
+    got = derivative.jacobian(support, *vectors, shapes[:2])
     same = (support.codes.unsqueeze(-2) == problem.codes).all(-1).double()
     dense = support._replace(parts=same @ problem.parts, extras=same @ problem.extras)
-    expected = sparsemap.jacobian(dense, *vectors, shapes[:2])
+    expected = derivative.jacobian(dense, *vectors, shapes[:2])
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, b)
     step = 1e-6
@@ -137,7 +137,7 @@ def test_jacobian(problem: Problem) -> None:
         native(problem, scores + sign * step * vectors[0], extra_scores + sign * step * vectors[1])
         for sign in (1, -1)
     ]
-    along = sparsemap.jacobian(support, *vectors[:2], None, shapes[:2])[0]
+    along = derivative.jacobian(support, *vectors[:2], None, shapes[:2])[0]
     same_support = (after[0][2].sizes == support.sizes) & (after[1][2].sizes == support.sizes)
     slope = (after[0][0] - after[1][0]) / (2 * step)
     torch.testing.assert_close(slope[same_support], along[same_support], rtol=1e-5, atol=1e-5)

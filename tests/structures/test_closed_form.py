@@ -10,7 +10,7 @@ from torch import Tensor
 
 from conftest import identify
 from fenchel import Bits, Budget, Choice, map_inference, sparsemap, structured_loss
-from fenchel.structures import AbstractStructure, _closed_form
+from fenchel.structures import AbstractStructure, _systematic
 
 STRUCTURES = [Bits(6), Budget(6, 2), Budget(6, 3, exact=True), Choice(6)]
 each = pytest.mark.parametrize("structure", STRUCTURES, ids=identify)
@@ -20,13 +20,13 @@ each = pytest.mark.parametrize("structure", STRUCTURES, ids=identify)
 def decompositions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The batch sizes of the decompositions so far."""
     calls: list[int] = []
-    decompose = _closed_form.decompose
+    split = _systematic._split
 
-    def count(marginals: Tensor) -> tuple[Tensor, Tensor]:
-        calls.append(len(marginals))
-        return decompose(marginals)
+    def count(ends: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(len(ends))
+        return split(ends, total)
 
-    monkeypatch.setattr(_closed_form, "decompose", count)
+    monkeypatch.setattr(_systematic, "_split", count)
     return calls
 
 

@@ -239,7 +239,8 @@ def _value(problem: Problem, kind: str, limits: Limits) -> Tensor:
             *structure.arguments(problem.scores, problem.extra_scores, problem.lengths)
         )
     solution = solve(problem, None, limits)._solution
-    scores, extra_scores = problem.scores.flatten(1).double(), problem.extra_scores
+    scores = problem.scores.flatten(1).double()
+    extra_scores = None if problem.form is None else problem.extra_scores
     u = solution.marginals.flatten(1).to(scores.device)
     value = inner(u, scores) - (u * u).sum(1) / 2
     v = None

@@ -44,7 +44,7 @@ class AbstractStructure(abc.ABC):
     oracle_name: ClassVar[str] = "argmax"
     """What messages call the function that finds the best structure."""
     has_projection: ClassVar[bool] = False
-    """Whether `project` is implemented."""
+    """Whether `project` is implemented, for scores without extra ones."""
 
     def __init_subclass__(cls) -> None:
         REGISTRY.register(cls)

@@ -41,6 +41,11 @@ class CodedStructure(AbstractStructure):
         """Its inference operators, if it has a log-partition."""
         return None
 
+    def decompose(self, marginals: Tensor) -> tuple[Tensor, Tensor]:
+        """Codes (B, K, positions) and weights (B, K), differentiable, of structures with these
+        marginals (B, *shape), if it `has_projection`; weights are zero behind the last."""
+        raise NotImplementedError
+
     def part_indices(self, codes: Tensor) -> Tensor:
         """The indices (..., positions) of the parts of codes among the flat scores of one
         instance, −1 for none."""

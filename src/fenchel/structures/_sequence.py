@@ -12,9 +12,12 @@ from torch import Tensor
 from .. import _checks
 from ..ops import sequence as ops
 from ..ops._structure import Operators
+from ..ops.entmax import entmax
 from ._base import AbstractStructure
 from ._checks import check_extra_dims
 from ._coded import CodedStructure
+from ._projection import with_derivative
+from ._systematic import decompose_sequences
 
 
 @final
@@ -26,6 +29,7 @@ class Sequence(CodedStructure):
     the last tag, each with or without batch dimensions. Transitions are (m, m) or (1, m, m), shared
     by all pairs of neighbours, or (n − 1, m, m), entry (previous, next). A code is the tags. MAP
     inference is Viterbi's algorithm, marginals the forward-backward algorithm, both in O(n m²).
+    Without extra scores SparseMAP is sparsemax at each position, on every device.
 
     Args:
         length: n ≥ 1, or the longest of a ragged batch.
@@ -42,6 +46,7 @@ class Sequence(CodedStructure):
     name: ClassVar[str] = "sequence"
     options_dim: ClassVar[int | None] = -1
     extra_names: ClassVar[tuple[str, ...]] = ("transitions", "start", "end")
+    has_projection: ClassVar[bool] = True
 
     length: int
     tags: int
@@ -73,6 +78,20 @@ class Sequence(CodedStructure):
 
     def inference_operators(self) -> Operators | None:
         return ops.inference
+
+    def project(self, scores: Tensor, lengths: Tensor | None = None) -> Tensor:
+        inside = torch.ones_like(scores, dtype=torch.bool)
+        if lengths is not None:
+            inside = self.length_mask(lengths)
+        scores = torch.where(inside, scores, -torch.inf)
+        solvable = (scores < torch.inf).flatten(1).all(1).reshape(-1, 1, 1)
+        scores = torch.where(solvable, scores, torch.nan)
+        u = with_derivative(entmax(scores, 2.0), scores, fixed_sum=True)
+        blocked = (inside & (scores == -torch.inf)).all(2).any(1).reshape(-1, 1, 1)
+        return torch.where(blocked, 0.0, u)
+
+    def decompose(self, marginals: Tensor) -> tuple[Tensor, Tensor]:
+        return decompose_sequences(marginals)
 
     def extra_indices(self, codes: Tensor, extra_scores: Tensor) -> Tensor | None:
         m = self.tags

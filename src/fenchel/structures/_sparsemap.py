@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,19 +15,17 @@ from ..mappings._general import ConvergenceWarning
 from ..ops import _native
 from ..ops import sparsemap as ops
 from ..ops._structure import sizes
-from ..ops.sparsemap import reference
+from ..ops.sparsemap.derivative import Found, Solver
 from ..ops.sparsemap.solution import Limits, Outcome, Support, extra_marginals
 from ._base import AbstractStructure
 from ._checks import check_graph_options, check_not_mapped, check_start, check_structure
 from ._closed_form import project
 from ._coded import CodedStructure
 from ._factor_graph import FactorGraph, GraphProblem
+from ._own_oracle import solver_in_rounds, start_columns
 from ._posterior import Distribution, Posterior, Solution, find_outside
 from ._problem import ExtraScores, Problem
-from ._sparsemap_autograd import Argmax, CompiledArgmax, EagerArgmax, ExtraMarginals, Found, Solve
-
-if TYPE_CHECKING:
-    from ..ops.sparsemap import rounds
+from ._sparsemap_autograd import Argmax, CompiledArgmax, EagerArgmax, ExtraMarginals
 
 
 def sparsemap(
@@ -76,8 +73,12 @@ def sparsemap(
     The solver calls the oracle about as often as the support has structures, k. Each call adds
     O(k(k + n)) time and memory; backward costs about one more call. Where flat scores need many
     calls, matchings, dependency trees and sequences are solved at once. It runs on the CPU
-    in float64, whatever the scores' device and type. A closed form (`Bits`, `Budget`, `Choice`)
-    runs where the scores are, and finds structures and weights only when they are read, in O(n²).
+    in float64, whatever the scores' device and type. A closed form (`Bits`, `Budget`, `Choice`, and
+    `Sequence` without extra scores) runs where the scores are, and finds structures and weights
+    only when they are read, in O(n²).
+
+    Gradients of the marginals are those of the exact solution, whatever `tol` is; gradients of the
+    weights those of the structures found.
 
     torch.compile takes marginals, but neither structures nor weights, at which it breaks the graph;
     nor a `Custom`, a `FactorGraph` or `start`. In a graph there is no warning.
@@ -160,15 +161,15 @@ def solve(
     if start is not None:
         check_start(start, Posterior, problem)
     solver = _solver(problem, method or "active_set", limits, regularize, start)
-    found = Found()
+    found = Found(solver)
     argmax = Argmax if is_transformed() else EagerArgmax
-    u, weights = argmax.apply(scores, extra_scores, solver, found)  # type: ignore[misc]
+    u, weights = argmax.apply(scores, extra_scores, found)  # type: ignore[misc]
     support, outcome = found.support, found.outcome
     _warn_if_missed(outcome, limits)
     extra_parts = None if extra_scores is None else support.extras
     find = partial(_distribution, problem, weights, support, extra_parts)
     extras = None
-    if support.face is not None and extra_scores is not None:
+    if extra_scores is not None and not (support.face is None and found.is_exact):
         extras = extra_marginals(support.extras, weights.detach(), extra_scores.shape[1])
         extras = ExtraMarginals.apply(scores, extra_scores, extras, found)
     return Posterior(problem, Solution(u.reshape(problem.scores.shape), outcome, find, extras))  # type: ignore[arg-type]
@@ -216,114 +217,23 @@ def _distribution(
 
 def _solver(
     problem: Problem, method: str, limits: Limits, regularize: bool, start: Posterior | None
-) -> Solve:
+) -> Solver:
     """The solver for the structure: by an oracle of the library, or by its own."""
-    structure = problem.structure
+    structure: Any = problem.structure
     coded = isinstance(structure, CodedStructure) and structure.oracle in ops.ORACLES
-    if coded and _native.LIBRARY is not None:
-        return _native_solver(problem, method, limits, regularize, start)
-
-    def solve_with_oracle(scores: Tensor, extra_scores: Tensor | None) -> tuple:
-        extras = scores.new_zeros(len(scores), 0) if extra_scores is None else extra_scores
-        extras = extras.expand(len(scores), -1)
-        first = None if start is None else _start_columns(start, problem)
-        rest = (scores, extras, first, method, limits, regularize)
-        if _native.LIBRARY is None or isinstance(structure, CodedStructure):
-            return reference.solve(_oracle(problem), *rest)
-        from ..ops.sparsemap import rounds  # few programs need it
-
-        return rounds.solve(_own_oracle(problem), *rest)
-
-    return solve_with_oracle
-
-
-def _native_solver(
-    problem: Problem, method: str, limits: Limits, regularize: bool, start: Posterior | None
-) -> Solve:
-    structure: Any = problem.structure  # a CodedStructure
+    if _native.LIBRARY is None or not coded:
+        first = None if start is None else partial(start_columns, start, problem)
+        return solver_in_rounds(problem, first, method, limits, regularize)
     built = (*sizes(problem.scores), structure.option(problem.extra_scores))
-
-    def solve_native(scores: Tensor, extra_scores: Tensor | None) -> tuple:
-        return ops.solve(
-            structure.oracle,
-            built,
-            scores.contiguous(),
-            None if extra_scores is None else extra_scores.contiguous(),
-            None if problem.lengths is None else problem.lengths.cpu(),
-            None if start is None else _start_codes(start),
-            method,
-            limits,
-            regularize,
-        )
-
-    return solve_native
-
-
-def _part(problem: Problem, scores: Tensor, extra_scores: Tensor, instances: Tensor) -> Problem:
-    """The problem of some of the instances, for other scores, flat and on the CPU."""
-    like, extra, lengths = problem.scores, problem.extra_scores, problem.lengths
-    count, device = len(instances), like.device
-    return replace(
-        problem,
-        scores=scores.reshape(count, *like.shape[1:]).to(device),
-        extra_scores=None
-        if extra is None
-        else extra_scores.reshape(count, *extra.shape[1:]).to(device),
-        lengths=None if lengths is None else lengths[instances.to(device)],
-    )
-
-
-def _flat(values: Tensor) -> Tensor:
-    """Values (b, …) as solvers take them, (b, n) in float64."""
-    return values.flatten(1).to("cpu", torch.float64).contiguous()
-
-
-def _own_oracle(problem: Problem) -> rounds.Oracle:
-    """The structure's `argmax`, on flat scores of some of the instances."""
-
-    def oracle(scores: Tensor, extra_scores: Tensor, instances: Tensor) -> tuple[Tensor, Tensor]:
-        part = _part(problem, scores, extra_scores, instances)
-        indicator, extra = problem.structure.best_indicators(part)
-        return _flat(indicator), scores.new_zeros(len(scores), 0) if extra is None else _flat(extra)
-
-    return oracle
-
-
-def _oracle(problem: Problem) -> reference.Oracle:
-    """The same, with the codes of structures if these have any."""
-
-    def oracle(scores: Tensor, extra_scores: Tensor, instances: Tensor) -> reference.Columns:
-        best = problem.structure.best_vertices(_part(problem, scores, extra_scores, instances))
-        indicator = _flat(best.indicator)
-        codes = best.indicator if best.codes is None else best.codes
-        extra = scores.new_zeros(len(scores), 0) if best.extra is None else _flat(best.extra)
-        return reference.Columns(codes.cpu(), indicator, extra, best.value.isfinite().cpu())
-
-    return oracle
+    lengths = None if problem.lengths is None else problem.lengths.cpu()
+    first = None if start is None else partial(_start_codes, start)
+    return ops.solver(structure.oracle, built, lengths, first, method, limits, regularize)
 
 
 def _start_codes(start: Posterior) -> tuple[Tensor, Tensor]:
     """The structures of an earlier result, as the library takes them."""
     weights, codes, _, _ = start._solution.distribution
     return codes.to("cpu", torch.int32).contiguous(), weights.detach().cpu().contiguous()
-
-
-def _start_columns(start: Posterior, problem: Problem) -> tuple[reference.Columns, Tensor]:
-    """The structures of an earlier result, as the reference takes them."""
-    weights, codes, extras, _ = start._solution.distribution
-    structure, extra_scores = problem.structure, problem.extra_scores
-    parts = codes = codes.cpu()
-    if isinstance(structure, CodedStructure):
-        parts = structure.indicator(codes.long())
-        if extra_scores is not None:
-            extras = structure.extra_indicator(codes.long(), extra_scores.cpu().double())
-    parts = parts.flatten(2).double()
-    if extra_scores is None:
-        extras = parts.new_zeros(*parts.shape[:2], 0)
-    elif extras is None or extras.shape[2:].numel() != extra_scores.shape[1:].numel():
-        raise ValueError("`start` must be a result with extra scores of the same shape.")
-    found = torch.ones(len(parts), dtype=torch.bool)
-    return reference.Columns(codes, parts, extras.flatten(2), found), weights.detach().cpu()
 
 
 def _warn_if_missed(outcome: Outcome, limits: Limits) -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,18 +13,8 @@ from torch.autograd import Function
 
 from .._transforms import cache_signature, eager, is_transformed
 from ..ops import sparsemap as ops
-from ..ops.sparsemap import jacobian
-from ..ops.sparsemap.solution import Outcome, Support
+from ..ops.sparsemap.derivative import Found
 from ._checks import NO_VMAP
-
-Solve = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor, Support, Outcome]]
-
-
-class Found:
-    """What a solver finds besides marginals and weights; `Argmax` fills it."""
-
-    support: Support
-    outcome: Outcome
 
 
 @cache_signature
@@ -37,15 +26,12 @@ class Argmax(Function):
     """
 
     @staticmethod
-    def forward(
-        scores: Tensor, extra_scores: Tensor | None, solve: Solve, found: Found
-    ) -> tuple[Tensor, Tensor]:
-        marginals, weights, found.support, found.outcome = solve(scores, extra_scores)
-        return marginals, weights
+    def forward(scores: Tensor, extra_scores: Tensor | None, found: Found) -> tuple[Tensor, Tensor]:
+        return found.solve(scores, extra_scores)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        scores, extra_scores, _, ctx.found = inputs
+        scores, extra_scores, ctx.found = inputs
         ctx.widths = scores.shape[1], 0 if extra_scores is None else extra_scores.shape[1]
         ctx.batch, ctx.shared = (
             len(scores),
@@ -61,7 +47,7 @@ class Argmax(Function):
         if ctx.shared:
             extras = extras.sum(0, keepdim=True)
         needs = ctx.needs_input_grad
-        return parts if needs[0] else None, extras if needs[1] else None, None, None
+        return parts if needs[0] else None, extras if needs[1] else None, None
 
     @staticmethod
     def jvp(ctx: Any, scores: Tensor | None, extra_scores: Tensor | None, *_: None) -> tuple:
@@ -91,7 +77,7 @@ class Jacobian(Function):
         with_weights: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         u, v, w = (None if x is None else x.contiguous() for x in (parts, extras, weights))
-        return jacobian(found.support, u, v, w, widths, with_weights)
+        return found.product(u, v, w, widths, with_weights)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import _checks
 from ._coded import CodedStructure
+from ._systematic import decompose_sets
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,14 @@ class VectorStructure(CodedStructure):
     @property
     def max_lengths(self) -> tuple[int, ...]:
         return (self.d,)
+
+    def decompose(self, marginals: Tensor) -> tuple[Tensor, Tensor]:
+        sets, weights = decompose_sets(marginals)
+        codes = self.codes_of(sets)
+        if codes.shape[1]:  # zero marginals of an instance without structures make no valid set
+            possible = ~marginals.isnan().any(-1) & self.is_valid(codes[:, 0], None)
+            weights = torch.where(possible.unsqueeze(-1), weights, 0.0)
+        return codes, weights
 
     @classmethod
     def examples(cls) -> Iterator[Any]:

@@ -22,8 +22,9 @@ struct Decomposition {
   std::vector<double> weights;
   std::vector<int32_t> groups;  // (parts, 3): both groups, and 1 if the part counts negatively
   std::vector<int32_t> links;   // (any number, 3): both slots, 2 part or 2 part + 1, and the extra part
+  bool is_face_exact = true;    // whether the face is certainly that of the exact solution
 
-  void clear() { codes.clear(), weights.clear(), groups.clear(), links.clear(); }
+  void clear() { codes.clear(), weights.clear(), groups.clear(), links.clear(), is_face_exact = true; }
   bool empty() const { return weights.empty(); }
   int64_t size() const { return static_cast<int64_t>(weights.size()); }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -145,10 +146,10 @@ class FlowPeeling {
 // this is a sum over the component.
 class FlowFace {
  public:
-  // `extra_index(i, a, b)` is the extra part of an edge.
-  template <class F>
-  void solve(const FlowProblem& problem, const FlowInteriorPoint& point, F extra_index, Decomposition& out) {
-    const int64_t n = problem.length, k = problem.tags;
+  // `edges_of(i)` are the edges that carry flow between positions i and i + 1, and `extra_index(i, a, b)` is the extra
+  // part of an edge.
+  template <class E, class F>
+  void solve(int64_t n, int64_t k, E edges_of, F extra_index, Decomposition& out) {
     // Of each tag the component before it and behind it; before the first and behind the last position there is one.
     std::vector<int64_t> before(static_cast<size_t>(n * k), -1), behind(before);
     int64_t counts[2] = {};  // components before and behind alternate between two kinds
@@ -156,7 +157,7 @@ class FlowFace {
     first_link_ = out.links.size() / 3;
     edges_of_links_.clear();
     for (int64_t i = 0; i + 1 < n; ++i) {
-      find_edges(problem, point, i);
+      keep_forest(k, edges_of(i));
       int64_t& count = counts[i % 2];
       for (int64_t j = 0; j < 2 * k; ++j)
         if (degree_[j] && root(j) == j) name_[j] = count++;
@@ -228,13 +229,8 @@ class FlowFace {
     return node;
   }
 
-  // A spanning forest of the edges between positions i and i + 1 that carry flow, and the degrees of tags in it.
-  void find_edges(const FlowProblem& problem, const FlowInteriorPoint& point, int64_t i) {
-    const int64_t k = problem.tags;
-    std::vector<FlowEdge> all;
-    for (int32_t a = 0; a < k; ++a)
-      for (int32_t b = 0; b < k; ++b)
-        if (point.flow(i, a, b) > point.slack(i, a, b)) all.push_back({a, b, point.flow(i, a, b)});
+  // A spanning forest of edges, and the degrees of tags in it.
+  void keep_forest(int64_t k, std::vector<FlowEdge> all) {
     std::sort(all.begin(), all.end(), [](const auto& x, const auto& y) { return x.flow > y.flow; });
     parent_.resize(static_cast<size_t>(2 * k)), name_.resize(parent_.size());
     for (int64_t j = 0; j < 2 * k; ++j) parent_[j] = j;
@@ -256,6 +252,54 @@ class FlowFace {
   std::vector<LinkEdge> edges_of_links_;
 };
 
+// The flow of marginals where all edges are equally good: the tags of each position, in order, take intervals of
+// [0, 1), and an edge has what those of its tags share.
+inline std::vector<FlowEdge> couple(const double* before, const double* behind, int64_t tags) {
+  std::vector<FlowEdge> edges;
+  double ends[2] = {before[0], behind[0]}, start = 0;
+  for (int32_t a = 0, b = 0; a < tags && b < tags;) {
+    const bool on_a = before[a] > 0, on_b = behind[b] > 0;
+    if (on_a && on_b) edges.push_back({a, b, std::max(std::min(ends[0], ends[1]) - start, 0.0)});
+    start = std::max(start, std::min(ends[0], ends[1]));
+    const bool next_a = !on_a || (on_b && ends[0] <= ends[1]);
+    if (next_a && ++a < tags) ends[0] += before[a];
+    if (!next_a && ++b < tags) ends[1] += behind[b];
+  }
+  return edges;
+}
+
+// SparseMAP of sequences whose transitions are all equal: sparsemax at each position.
+template <class F>
+void decompose_uniform(const FlowProblem& problem, double rest, F extra_index, Decomposition& out) {
+  const int64_t n = problem.length, k = problem.tags;
+  std::vector<double> u(static_cast<size_t>(n * k)), sorted(static_cast<size_t>(k));
+  for (int64_t i = 0; i < n; ++i) {
+    const double* row = problem.scores.data() + i * k;
+    std::copy_n(row, k, sorted.begin());
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    double sum = 0, tau = 0;
+    for (int64_t a = 0; a < k; ++a) {
+      const double next = (sum + sorted[a] - 1) / static_cast<double>(a + 1);
+      if (!(sorted[a] > next)) break;
+      sum += sorted[a], tau = next;
+    }
+    for (int64_t a = 0; a < k; ++a) u[i * k + a] = std::max(row[a] - tau, 0.0);
+  }
+  std::vector<std::vector<FlowEdge>> layers;
+  for (int64_t i = 0; i + 1 < n; ++i) layers.push_back(couple(u.data() + i * k, u.data() + (i + 1) * k, k));
+  FlowFace().solve(n, k, [&](int64_t i) { return layers[static_cast<size_t>(i)]; }, extra_index, out);
+  FlowPeeling().solve(k, layers, rest, out);
+}
+
+// Those whose flow does not fall to zero with the complementarity.
+inline std::vector<FlowEdge> edges_with_flow(const FlowInteriorPoint& point, int64_t tags, int64_t i) {
+  std::vector<FlowEdge> edges;
+  for (int32_t a = 0; a < tags; ++a)
+    for (int32_t b = 0; b < tags; ++b)
+      if (point.flow(i, a, b) > point.slack(i, a, b)) edges.push_back({a, b, point.flow(i, a, b)});
+  return edges;
+}
+
 // SparseMAP of sequences at once, to a duality gap of about `tol`. The flow is taken before the steps are too
 // ill-conditioned to keep it one, and the face when edges with and without flow are far apart. Usually the best flow
 // on the face is better: it is exact.
@@ -265,6 +309,9 @@ void decompose_flow(const FlowProblem& problem, double tol, F extra_index, Decom
   constexpr double kEnoughForFlow = 1e-3, kEnoughForFace = 1e-6, kLeast = 1e-13;
   const auto n = static_cast<double>(problem.length), k = static_cast<double>(problem.tags);
   const double rest = tol / (2 * n), nothing = rest / (8 * k * k);
+  const auto is_zero = [](double score) { return score == 0; };
+  if (std::all_of(problem.edges.begin(), problem.edges.end(), is_zero))
+    return decompose_uniform(problem, rest, extra_index, out);
   std::vector<std::vector<FlowEdge>> layers(static_cast<size_t>(problem.length - 1));
   FlowInteriorPoint point(problem);
   int step = 0;
@@ -282,10 +329,11 @@ void decompose_flow(const FlowProblem& problem, double tol, F extra_index, Decom
   }
   run(kEnoughForFace);
   FlowFace face;
-  face.solve(problem, point, extra_index, out);
+  face.solve(problem.length, problem.tags, [&](int64_t i) { return edges_with_flow(point, problem.tags, i); },
+             extra_index, out);
   std::vector<std::vector<FlowEdge>> exact;
-  const bool is_exact = face.find_flow(problem, point, out, exact);
-  FlowPeeling().solve(problem.tags, is_exact ? exact : layers, rest, out);
+  out.is_face_exact = face.find_flow(problem, point, out, exact);
+  FlowPeeling().solve(problem.tags, out.is_face_exact ? exact : layers, rest, out);
 }
 
 }  // namespace fenchel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,10 +12,11 @@ from torch import Tensor
 from .._native import NativeFunction
 from .._operator import declare
 from .._structure import step
-from . import reference
+from .derivative import Found, Solver
 from .solution import Face, Limits, Outcome, Support, extra_marginals
 
 METHODS = ("active_set", "frank_wolfe", "away", "pairwise")
+_NUMBERS = {name: number for number, name in enumerate((*METHODS, "face"))}
 ORACLES = ("sequence", "tree", "projective_tree", "matching", "budget", "choice")
 """Those of the library that SparseMAP is compiled with."""
 _ARGUMENTS = (
@@ -28,15 +30,8 @@ _SOLVE = {name: NativeFunction(f"sparsemap_{name}", _ARGUMENTS) for name in ORAC
 _TAKE = NativeFunction(
     "sparsemap_take",
     "solutions: void*, width: i64, factor_width: i64, groups_width: i64, links_width: i64, "
-    "codes: i32*, parts: i32*, extras: i32*, weights: f64*, factor: f64*, at_once: bool*, "
-    "groups: i32*, links: i32*",
-)
-_JACOBIAN = NativeFunction(
-    "sparsemap_jacobian",
-    "part_indices: i32*, positions: i64, parts: i64, extra_indices: i32*, extras_each: i64, "
-    "extras: i64, factor: f64*, factor_width: i64, at_once: bool*, groups: i32*, links: i32*, "
-    "num_links: i64, sizes: i64*, count: i64, width: i64, in_parts: f64*, in_extras: f64*, "
-    "in_weights: f64*, out_parts: f64*, out_extras: f64*, out_weights: f64*, threads: i32",
+    "codes: i32*, parts: i32*, extras: i32*, weights: f64*, factor: f64*, has_face: bool*, "
+    "at_once: bool*, groups: i32*, links: i32*",
 )
 
 
@@ -60,7 +55,8 @@ def solve(
         extra_scores: (B or 1, extras) in float64, or None.
         lengths: (B, k) in int64, or None.
         start: codes (B, K, positions) in int32 and weights (B, K) in float64 to start from.
-        method: one of `METHODS`.
+        method: one of `METHODS`; or "face" for the support alone, which then spans the faces that
+            hold the solutions, whatever `limits.tol` is.
         limits: when to stop.
         regularize: whether the marginals of extra parts count in the norm.
     Returns:
@@ -76,62 +72,52 @@ def solve(
         *(scores, extra_scores, step(extra_scores, count)),
         *(lengths, 0 if lengths is None else lengths.shape[1], count, *sizes),
         *((None, None, 0) if start is None else (*start, start[0].shape[1])),
-        *(METHODS.index(method), regularize, limits.max_iter, limits.tol),
+        *(_NUMBERS[method], regularize, limits.max_iter, limits.tol),
         *(marginals, gaps, iterations, supports, converged, ctypes.byref(solutions), shape),
     )
     width, positions, others, missed, factor_width, num_at_once, *face_widths = shape
     codes = torch.empty((count, width, positions), dtype=torch.int32)
     parts, extras = torch.empty_like(codes), codes.new_empty((count, width, others))
     weights, factor = scores.new_empty(count, width), scores.new_empty(count, *2 * (factor_width,))
-    face = None
+    has_face, face = torch.empty_like(converged), None
     if num_at_once:
         groups, links = (codes.new_empty((count, n // 3, 3)) for n in face_widths)
         face = Face(torch.empty_like(converged), groups, links)
     _TAKE(
         *(solutions, width, factor_width, *face_widths, codes, parts, extras, weights, factor),
-        *(face or (None, None, None)),
+        *(has_face, *(face or (None, None, None))),
     )
-    support = Support(codes, parts, extras, factor, supports, face)
+    support = Support(codes, parts, extras, factor, supports, has_face, face)
     return marginals, weights, support, Outcome(gaps, iterations, converged, missed)
 
 
-def jacobian(
-    support: Support,
-    parts: Tensor | None,
-    extras: Tensor | None,
-    weights: Tensor | None,
-    widths: tuple[int, int],
-    with_weights: bool = True,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The Jacobian of marginals, extra marginals and weights in their scores, times a vector.
+def solver(
+    oracle: str,
+    sizes: tuple[int, int, int],
+    lengths: Tensor | None,
+    start: Callable[[], tuple[Tensor, Tensor]] | None,
+    method: str,
+    limits: Limits,
+    regularize: bool,
+) -> Solver:
+    """`solve` for scores that are given later; arguments as there, but `start` is called then."""
 
-    With B the indicators of parts, of extra parts and of the structures themselves, it is
-    B D Bᵀ, symmetric, where D = A⁻¹ − A⁻¹11ᵀA⁻¹ / 1ᵀA⁻¹1 and A = MᵀM + 11ᵀ; D is the same with MᵀM
-    for A where that is regular. Where the face is known, the projection onto it takes the place of
-    M D Mᵀ, and what follows from it that of the products with N.
+    def solve_all(scores: Tensor, extra_scores: Tensor | None) -> tuple:
+        extra = None if extra_scores is None else extra_scores.contiguous()
+        first = None if start is None else start()
+        rest = (lengths, first, method, limits, regularize)
+        return solve(oracle, sizes, scores.contiguous(), extra, *rest)
 
-    Args:
-        support: what `solve` returned.
-        parts, extras, weights: the vector, (B, parts), (B, extras) and (B, K) in float64,
-            contiguous; None is zero.
-        widths: how many parts and extras there are.
-        with_weights: whether the third piece of the product is wanted; else it is zero.
-    Returns:
-        The product, in the same three pieces.
-    """
-    if support.parts.is_floating_point():
-        return reference.jacobian(support, parts, extras, weights)
-    count, width = support.codes.shape[:2]
-    out = [support.factor.new_empty(count, n) for n in widths]
-    out_weights = support.factor.new_zeros(count, width)
-    _JACOBIAN(
-        *(support.parts, support.parts.shape[2], widths[0]),
-        *(support.extras, support.extras.shape[2], widths[1]),
-        *(support.factor, support.factor.shape[1], *(support.face or (None, None, None))),
-        *(0 if support.face is None else support.face.links.shape[1], support.sizes, count, width),
-        *(parts, extras, weights, *out, out_weights if with_weights else None),
-    )
-    return out[0], out[1], out_weights
+    def span(
+        scores: Tensor, extra_scores: Tensor | None, rows: Tensor, weights: Tensor, support: Support
+    ) -> Support:
+        if extra_scores is not None and len(extra_scores) == len(scores):
+            extra_scores = extra_scores[rows]
+        found = support.codes[rows], weights[rows]
+        rest = (None if lengths is None else lengths[rows], found, "face", limits, regularize)
+        return solve(oracle, sizes, scores[rows], extra_scores, *rest)[2]
+
+    return Solver(solve_all, span)
 
 
 def _fake_marginals(scores: Tensor, extra_scores: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
@@ -150,7 +136,7 @@ def _fake_product(*arguments: Any) -> tuple[Tensor, ...]:
     return _fake_marginals(*arguments)[:2]
 
 
-def _solve(
+def _found(
     scores: Tensor,
     extra_scores: Tensor | None,
     lengths: Tensor | None,
@@ -160,18 +146,20 @@ def _solve(
     tol: float,
     max_iter: int,
     regularize: bool,
-) -> tuple[Tensor, Tensor, Support, Outcome]:
+) -> tuple[Tensor, Tensor, Found]:
+    """Marginals, weights, and the rest."""
     n, m, option = sizes
     rest = (lengths, None, method, Limits(tol, max_iter), regularize)
-    return solve(oracle, (n, m, option), scores, extra_scores, *rest)
+    found = Found(solver(oracle, (n, m, option), *rest))
+    return *found.solve(scores, extra_scores), found
 
 
 def _marginals(scores: Tensor, extra_scores: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
-    u, weights, support, outcome = _solve(scores, extra_scores, *rest)
+    u, weights, found = _found(scores, extra_scores, *rest)
     v = u.new_empty(len(u), 0)
     if extra_scores is not None:
-        v = extra_marginals(support.extras, weights, extra_scores.shape[1]).contiguous()
-    return u, v, *outcome[:3]
+        v = extra_marginals(found.support.extras, weights, extra_scores.shape[1]).contiguous()
+    return u, v, *found.outcome[:3]
 
 
 def _product(
@@ -181,9 +169,9 @@ def _product(
     of_v: Tensor | None,
     *rest: Any,
 ) -> tuple[Tensor, ...]:
-    support = _solve(scores, extra_scores, *rest)[2]
+    found = _found(scores, extra_scores, *rest)[2]
     widths = scores.shape[1], 0 if extra_scores is None else extra_scores.shape[1]
-    return jacobian(support, of_u, of_v, None, widths, False)[:2]
+    return found.product(of_u, of_v, None, widths, False)[:2]
 
 
 _OPTIONS = (

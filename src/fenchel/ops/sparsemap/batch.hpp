@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "conditional_gradient.hpp"
+#include "face_span.hpp"
 #include "structure.hpp"
 
 namespace fenchel {
@@ -32,6 +33,7 @@ struct Solution {
   std::vector<int32_t> codes, parts, extras, groups, links;
   std::vector<double> weights, factor;
   bool at_once = false;
+  bool has_face = true;  // whether the structures certainly span the face, or the groups are those of the face
 };
 
 struct Solutions {
@@ -104,19 +106,27 @@ class BatchSolver {
       return leave_unsolved(row, 0);
     const Limits limits{batch_.tol, batch_.max_iter};
     const auto method = static_cast<Method>(batch_.method);
-    const Outcome outcome = method == Method::kActiveSet
-                                ? active_set(instance_, limits)
-                                : conditional_gradient(instance_, limits, method);
-    if (method != Method::kActiveSet) instance_.support.keep_independent();
+    const Outcome outcome = solve_by(method, limits);
     oracle.scatter(instance_.marginals().data(), marginals);
     batch_.gaps[row] = outcome.gap;
     batch_.iterations[row] = outcome.iterations;
     batch_.converged[row] = outcome.converged;
     write(solution);
+    solution.has_face = solution.at_once ? instance_.decomposition.is_face_exact : outcome.gap <= kExactGap;
     batch_.sizes[row] = static_cast<int64_t>(solution.weights.size());
   }
 
  private:
+  static constexpr double kExactGap = 1e-12;
+
+  Outcome solve_by(Method method, Limits limits) {
+    if (method == Method::kActiveSet) return active_set(instance_, limits, instance_.patience());
+    if (method == Method::kFace) return span_face(instance_, limits);
+    const Outcome outcome = conditional_gradient(instance_, limits, method);
+    instance_.support.keep_independent();
+    return outcome;
+  }
+
   void leave_unsolved(int64_t row, double value) {
     std::fill_n(batch_.marginals + row * parts_, parts_, value);
     batch_.gaps[row] = value;

@@ -158,6 +158,14 @@ class Cholesky {
     return c;
   }
 
+  // x = (A⁻¹ − A⁻¹11ᵀA⁻¹ / 1ᵀA⁻¹1) x, which sums to zero.
+  void solve_along_plane(double* x) const {
+    forward(x);
+    const double shift = dot(x, q_.data(), padded<double>(size_)) / qq_;
+    for (int64_t j = 0; j < size_; ++j) x[j] -= shift * q_[j];
+    backward(x);
+  }
+
  private:
   static constexpr double kSingular = 1e-11;  // entries of A are small integers
 

@@ -5,7 +5,7 @@
 
 namespace fenchel {
 
-enum class Method { kActiveSet, kVanilla, kAway, kPairwise };
+enum class Method { kActiveSet, kVanilla, kAway, kPairwise, kFace };
 
 // Where −½ curve t² + slope t is largest in [0, max_step].
 inline double line_search(double slope, double curve, double max_step) {

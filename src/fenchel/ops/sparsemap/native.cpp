@@ -43,7 +43,7 @@ FENCHEL_SPARSEMAP(budget, BudgetMap)
 FENCHEL_API int fenchel_sparsemap_take(fenchel::Solutions* solutions, int64_t width, int64_t factor_width,
                                        int64_t groups_width, int64_t links_width, int32_t* codes, int32_t* parts,
                                        int32_t* extras, double* weights, double* factor,
-                                       bool* at_once, int32_t* groups, int32_t* links) {
+                                       bool* has_face, bool* at_once, int32_t* groups, int32_t* links) {
   const int64_t positions = solutions->positions, max_extras = solutions->extras;
   for (const fenchel::Solution& one : solutions->all) {
     const int64_t size = one.at_once ? 0 : static_cast<int64_t>(one.weights.size());
@@ -55,6 +55,7 @@ FENCHEL_API int fenchel_sparsemap_take(fenchel::Solutions* solutions, int64_t wi
     put(one.parts, parts, width * positions, -1);
     put(one.extras, extras, width * max_extras, -1);
     put(one.weights, weights, width, 0.0);
+    *has_face++ = one.has_face;
     if (at_once) *at_once++ = one.at_once;
     if (groups) put(one.groups, groups, groups_width, -1);
     if (links) put(one.links, links, links_width, -1);
@@ -71,4 +72,4 @@ FENCHEL_API int fenchel_sparsemap_take(fenchel::Solutions* solutions, int64_t wi
 }
 FENCHEL_SIGNATURE(sparsemap_take,
                   "solutions, width, factor_width, groups_width, links_width, codes, parts, extras, weights, "
-                  "factor, at_once, groups, links")
+                  "factor, has_face, at_once, groups, links")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .combination import Combination
-from .solution import Limits, Outcome, Support
+from .solution import EXACT_GAP, Limits, Outcome, Support
 
 MAX_STALLED = 100
 """How many rounds in a row may have no growth of the objective, which rounding can hide."""
@@ -201,18 +201,19 @@ def _gather(instances: list[_Instance], first: Columns) -> tuple[Tensor, Support
         size = int(sizes[b])
         factor[b, :size, :size] = combinations[b].factor().T
         weights[b, :size] = combinations[b].weights / combinations[b].weights.sum()
+    outcome = Outcome(
+        torch.tensor([i.gap for i in instances], dtype=torch.float64),
+        torch.tensor([i.iterations for i in instances], dtype=torch.int64),
+        torch.tensor([i.converged for i in instances], dtype=torch.bool),
+        missed=0,
+    )
     support = Support(
         stacked([c.codes for c in combinations], first.codes, -1),
         stacked([c.parts for c in combinations], first.parts, 0),
         stacked([c.extras for c in combinations], first.extras, 0),
         factor,
         sizes,
-    )
-    outcome = Outcome(
-        torch.tensor([i.gap for i in instances], dtype=torch.float64),
-        torch.tensor([i.iterations for i in instances], dtype=torch.int64),
-        torch.tensor([i.converged for i in instances], dtype=torch.bool),
-        missed=0,
+        outcome.gap <= EXACT_GAP,
     )
     return weights, support, outcome
 
@@ -236,6 +237,7 @@ def leave_unsolved(
     converged = torch.where(found, outcome.converged, ~bad)
     gap = torch.where(found, outcome.gap, filling)
     missed = int((~converged).sum())
+    support = support._replace(has_face=support.has_face | ~found)
     return marginals, weights, support, Outcome(gap, outcome.iterations, converged, missed)
 
 

@@ -13,7 +13,7 @@ from .._native import NativeFunction
 from . import METHODS
 from .combination import inner
 from .reference import Columns, check_best, leave_unsolved
-from .solution import Limits, Outcome, Support
+from .solution import EXACT_GAP, Limits, Outcome, Support
 
 _BEGIN = NativeFunction(
     "sparsemap_begin",
@@ -106,5 +106,5 @@ def _collect(
     extras = scores.new_empty(count, width, extra_scores.shape[1])
     weights, factor = scores.new_empty(count, width), scores.new_empty(count, width, width)
     _COLLECT(rounds, width, marginals, parts, extras, weights, factor)
-    support = Support(parts, parts, extras, factor, sizes)
+    support = Support(parts, parts, extras, factor, sizes, gaps <= EXACT_GAP)
     return marginals, weights, support, Outcome(gaps, iterations, converged, missed=0)

@@ -25,6 +25,10 @@ class Outcome(NamedTuple):
     """How many did not, on the host; none where a closed form left nothing to miss."""
 
 
+EXACT_GAP = 1e-12
+"""With a gap up to this, structures span the face of the solution but for what rounding hides."""
+
+
 class Face(NamedTuple):
     """The faces of the marginal polytope that hold the solutions of instances solved at once.
 
@@ -59,6 +63,9 @@ class Support(NamedTuple):
     support. F is K, unless instances were solved at once, which need none."""
     sizes: Tensor
     """(B,) in int64"""
+    has_face: Tensor
+    """(B,): whether the structures certainly span the face that holds the exact solution, or
+    `face` is it"""
     face: Face | None = None
     """None if no instance was solved at once"""
 

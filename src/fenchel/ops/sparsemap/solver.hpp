@@ -31,6 +31,14 @@ template <class Oracle>
 struct CanDecompose<Oracle, std::void_t<decltype(std::declval<Oracle&>().decompose(
                                 nullptr, nullptr, 0.0, std::declval<Decomposition&>()))>> : std::true_type {};
 
+// The i-th of fixed numbers without a pattern, in [0, 1).
+inline double scatter(int64_t i) {
+  uint64_t x = (static_cast<uint64_t>(i) + 1) * 0x9E3779B97F4A7C15u;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return static_cast<double>((x ^ (x >> 31)) >> 11) * 0x1p-53;
+}
+
 // The scores of one instance, and the oracles for them, built by an oracle_maker. If `regularize`, v counts in
 // the norm as u does.
 //
@@ -53,28 +61,31 @@ class Instance {
     extras_ = oracle_.extras() ? positions_ + 1 : 0;
     parts_ = oracle_.parts();
     count_ = parts_ + (regularize_ ? oracle_.extras() : 0);
-    marginals_.resize(padded<double>(count_)), residual_.resize(count_);
+    marginals_.resize(padded<double>(count_));
+    for (auto* values : {&residual_, &shifted_, &shift_}) values->resize(count_);
+    while (static_cast<int64_t>(preference_.size()) < count_)
+      preference_.push_back(scatter(static_cast<int64_t>(preference_.size())));
     code_.resize(positions_), base_.resize(positions_ + extras_);
     support.start(positions_ + (regularize_ ? extras_ : 0), positions_ + (regularize_ ? 0 : extras_));
-    magnitude_ = 0, oracle_has_extra_ = is_exact_ = false;
+    magnitude_ = 0, tie_ = kTie, oracle_has_extra_ = is_exact_ = false;
     decomposition.clear();
     return extras_;
   }
 
   // Makes the best structure for scores less marginals the next one of the support; returns its
   // value for them.
-  double find_next() {
-    const bool again = oracle_has_extra_ && !regularize_;
-    oracle_has_extra_ = true;
-    double value;
-    if (is_exact_) {
-      value = exact_->argmax(less_marginals(), again ? nullptr : extra_less_marginals(), code_.data());
-    } else {
-      const double* extra_scores = regularize_ ? residual_.data() + parts_ : extra_scores_;
-      value = oracle_.argmax(residual_.data(), again ? nullptr : extra_scores, code_.data());
-    }
-    if (value > -kInf<double>) fill_next(code_.data());
-    return value;
+  double find_next() { return find_next(residual_.data(), nullptr); }
+
+  // The same, but of structures that are as good but for rounding always the same one: parts get small scores of
+  // their own. The structure may be worse than the best by the sum of these.
+  double find_preferred() {
+    return find_shifted([&](int64_t i) { return tie_ * preference_[i]; });
+  }
+  // The same for scores that are `shift(i)` larger.
+  template <class F>
+  double find_shifted(F shift) {
+    for (int64_t i = 0; i < count_; ++i) shift_[i] = shift(i), shifted_[i] = residual_[i] + shift_[i];
+    return find_next(shifted_.data(), shift_.data());
   }
 
   // The same before there are marginals; scores are compared with that of this structure.
@@ -94,6 +105,7 @@ class Instance {
     for (int64_t i = 0; i < extras_; ++i) base_[positions_ + i] = at(extra_scores(), extras[i]);
     if (!is_exact_)
       for (double score : base_) magnitude_ += std::abs(score);
+    tie_ = kTie + 64 * std::numeric_limits<double>::epsilon() * magnitude_;
     return value;
   }
   void fill_best() { fill_next(code_.data()); }
@@ -149,8 +161,9 @@ class Instance {
   int64_t patience() const {
     if constexpr (CanDecompose<Oracle>::value)
       if (!is_exact_ && !regularize_) return oracle_.patience();
-    return std::numeric_limits<int64_t>::max();
+    return kNever;
   }
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
   // Solves at once, instead of the support; `level` gets ⟨scores − marginals, marginals⟩.
   bool decompose(double tol, double* level) {
@@ -202,6 +215,7 @@ class Instance {
   }
 
   const std::vector<double>& marginals() const { return marginals_; }
+  int64_t count() const { return count_; }
 
   Support support;
   Decomposition decomposition;  // empty unless it is the solution
@@ -234,20 +248,38 @@ class Instance {
     return sum;
   }
 
-  const Exact* less_marginals() {
+  // `scores` are those of parts, and of extra parts if these are regularized, less the marginals, plus `shift`.
+  double find_next(const double* scores, const double* shift) {
+    const bool again = oracle_has_extra_ && !regularize_;
+    oracle_has_extra_ = true;
+    double value;
+    if (is_exact_) {
+      value = exact_->argmax(less_marginals(shift), again ? nullptr : extra_less_marginals(shift), code_.data());
+    } else {
+      const double* extra_scores = regularize_ ? scores + parts_ : extra_scores_;
+      value = oracle_.argmax(scores, again ? nullptr : extra_scores, code_.data());
+    }
+    if (value > -kInf<double>) fill_next(code_.data());
+    return value;
+  }
+
+  const Exact* less_marginals(const double* shift) {
     exact_scores_.resize(parts_);
-    for (int64_t i = 0; i < parts_; ++i) exact_scores_[i] = Exact(scores_[i]) - Exact(marginals_[i]);
+    for (int64_t i = 0; i < parts_; ++i)
+      exact_scores_[i] = Exact(scores_[i]) - Exact(marginals_[i]) + Exact(shift ? shift[i] : 0);
     return exact_scores_.data();
   }
-  const Exact* extra_less_marginals() {
+  const Exact* extra_less_marginals(const double* shift) {
     if (!extra_scores_) return nullptr;
     exact_extras_.assign(extra_scores_, extra_scores_ + oracle_.extras());
     for (int64_t i = parts_; i < count_; ++i) {
       Exact& score = exact_extras_[i - parts_];
-      score = score - Exact(marginals_[i]);
+      score = score - Exact(marginals_[i]) + Exact(shift ? shift[i] : 0);
     }
     return exact_extras_.data();
   }
+
+  static constexpr double kTie = 1e-9;
 
   const Make& make_;
   Oracle oracle_;
@@ -256,8 +288,8 @@ class Instance {
   const double *scores_ = nullptr, *extra_scores_ = nullptr;
   const int64_t* lengths_ = nullptr;
   int64_t positions_ = 0, extras_ = 0, parts_ = 0, count_ = 0;
-  double magnitude_ = 0;
-  std::vector<double> marginals_, residual_, base_;
+  double magnitude_ = 0, tie_ = kTie;
+  std::vector<double> marginals_, residual_, shifted_, shift_, preference_, base_;
   std::vector<Exact> exact_scores_, exact_extras_;
   std::vector<int32_t> code_;
 };
@@ -284,34 +316,42 @@ bool solve_at_once(Instance<Make>& instance, Limits limits, double gap, Outcome&
 // The active set method. Each round adds the structure that violates optimality most, and gives all structures
 // their best weights. The objective grows in each round, so no support repeats, and the rounds end. Near the end
 // it grows by the square of a small gap, which rounding may hide: such a round has stalled. After many of them,
-// or if the oracle has nothing new, a new factorization is tried once. Where many rounds were not enough, solving at
-// once is tried, once, too; then the objective may start anew.
+// or if the oracle has nothing new, a new factorization is tried once. Where `patience` rounds were not enough,
+// solving at once is tried, once, too; then the objective may start anew.
 template <class Make>
-Outcome active_set(Instance<Make>& instance, Limits limits) {
+Outcome active_set(Instance<Make>& instance, Limits limits, int64_t patience) {
   constexpr int kMaxStalled = 100;
   Support& support = instance.support;
   Outcome outcome;
   double best = -kInf<double>, gap = kInf<double>;
   int stalled = 0;
-  bool is_fresh = false;
+  bool is_fresh = false, tried_at_once = false;
   for (;;) {
-    if (outcome.iterations == instance.patience() && outcome.iterations + 1 < limits.iterations) {
+    if (!tried_at_once && outcome.iterations >= patience && outcome.iterations + 1 < limits.iterations) {
+      tried_at_once = true;
       if (solve_at_once(instance, limits, gap, outcome)) return outcome;
       best = -kInf<double>, stalled = 0;
     }
     const double tau = support.optimize();
     const double value = (support.mean_score() + tau) / 2;
     instance.update_marginals();
-    instance.find_next();
-    ++outcome.iterations;
-    const double score = instance.score_next(), overlap = instance.overlap(support.size());
     const double tolerance = std::max(limits.gap, instance.rounding());
-    const bool known = support.compare_next() >= 0;
-    const bool last = outcome.iterations == limits.iterations;
     stalled = value > best ? 0 : stalled + 1;
     best = std::max(best, value);
-    gap = score - overlap - tau;
-    if (gap > tolerance && !known && stalled < kMaxStalled && !last) {
+    // Where several structures are here, others may tie. The certificate needs the best one itself.
+    bool is_preferred = support.size() > 1 && outcome.iterations > 0 && outcome.iterations + 1 < limits.iterations;
+    double score, overlap;
+    bool is_new;
+    for (;; is_preferred = false) {
+      is_preferred ? instance.find_preferred() : instance.find_next();
+      ++outcome.iterations;
+      score = instance.score_next(), overlap = instance.overlap(support.size());
+      gap = score - overlap - tau;
+      is_new = support.compare_next() < 0 && gap > tolerance;
+      if (is_new || !is_preferred) break;
+    }
+    const bool last = outcome.iterations == limits.iterations;
+    if (is_new && stalled < kMaxStalled && !last) {
       support.add_next(score, 0);
       is_fresh = false;
       continue;

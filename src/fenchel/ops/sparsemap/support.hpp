@@ -81,6 +81,34 @@ class Support {
     ++size_;
   }
 
+  // Adds the next structure, after `compare_next`, without a weight; false, and nothing added, if it is an affine
+  // combination of those here.
+  bool add_direction(double score) {
+    scores_[size_] = score, weights_[size_] = 0;
+    set_trial([&](int64_t k) { return gram_[k] + 1; });
+    if (!factor_.append(trial_.data(), count_[size_] + 1, score)) return false;
+    ++size_;
+    return true;
+  }
+  // Gives the structures the weights of the best point of their affine hull, negative ones too; returns τ.
+  double optimize_hull() {
+    const double tau = 1 - factor_.solve_on_plane(trial_.data());
+    std::copy_n(trial_.begin(), size_, weights_.begin());
+    return tau;
+  }
+  // Takes off v, over all parts, what lies along the affine hull.
+  void project_out(double* v) {
+    set_trial([&](int64_t k) {
+      double sum = 0;
+      for (int64_t i = 0; i < parts_; ++i) sum += row(k)[i] < 0 ? 0 : v[row(k)[i]];
+      return sum;
+    });
+    factor_.solve_along_plane(trial_.data());
+    for (int64_t k = 0; k < size_; ++k)
+      for (int64_t i = 0; i < parts_; ++i)
+        if (row(k)[i] >= 0) v[row(k)[i]] -= trial_[k];
+  }
+
   // For methods that move weights one by one: adds the next structure without factorizing.
   void append_next(double score, double weight) {
     scores_[size_] = score, weights_[size_++] = weight;

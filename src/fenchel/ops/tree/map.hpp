@@ -52,11 +52,13 @@ class TreeMap : public Grid {
     for (int64_t k = 0; k < n * n; ++k)
       out.set_groups(u[k] > 0 ? k % n : -1, u[k] > 0 && k / n == k % n && one_root ? 0 : -1);
     TreePeeling().solve(n, one_root, u.data(), tol, out);
+    out.is_face_exact = tol <= kCertain;  // a constraint that is violated a little shows in a small gap alone
     return true;
   }
 
  private:
   static constexpr int kRoot = -1, kUnseen = -1, kAttached = -2;
+  static constexpr double kCertain = 1e-9;
   bool single_root_;
   int width_, nodes_, chosen_;
   // Nodes 0 … n − 1 are the words, the others contracted cycles. Of each node: the scores of its arcs from

@@ -138,7 +138,7 @@ class Consensus:
             coupling = scores.new_zeros(len(scores)) if extra is None else extra.flatten(0, 1)
             p, v = factor.project_with_extra(scores, coupling.unsqueeze(-1))
             v = None if extra is None else v
-        elif factor.has_projection:
+        elif factor.has_projection and extra is None:
             p = factor.project(scores)
         else:
             p, v = self._solve_group(k, group, scores, extra, warm)

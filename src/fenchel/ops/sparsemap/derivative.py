@@ -1,0 +1,122 @@
+"""The Jacobian of SparseMAP times vectors: Proposition 1 of the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import NamedTuple
+
+from torch import Tensor
+
+from .._native import NativeFunction
+from . import reference
+from .solution import Outcome, Support
+
+_JACOBIAN = NativeFunction(
+    "sparsemap_jacobian",
+    "part_indices: i32*, positions: i64, parts: i64, extra_indices: i32*, extras_each: i64, "
+    "extras: i64, factor: f64*, factor_width: i64, at_once: bool*, groups: i32*, links: i32*, "
+    "num_links: i64, sizes: i64*, count: i64, width: i64, in_parts: f64*, in_extras: f64*, "
+    "in_weights: f64*, out_parts: f64*, out_extras: f64*, out_weights: f64*, threads: i32",
+)
+
+
+def jacobian(
+    support: Support,
+    parts: Tensor | None,
+    extras: Tensor | None,
+    weights: Tensor | None,
+    widths: tuple[int, int],
+    with_weights: bool = True,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The Jacobian of marginals, extra marginals and weights in their scores, times a vector.
+
+    With B the indicators of parts, of extra parts and of the structures themselves, it is
+    B D Bᵀ, symmetric, where D = A⁻¹ − A⁻¹11ᵀA⁻¹ / 1ᵀA⁻¹1 and A = MᵀM + 11ᵀ; D is the same with MᵀM
+    for A where that is regular. Where the face is known, the projection onto it takes the place of
+    M D Mᵀ, and what follows from it that of the products with N.
+
+    Args:
+        support: what `solve` returned.
+        parts, extras, weights: the vector, (B, parts), (B, extras) and (B, K) in float64,
+            contiguous; None is zero.
+        widths: how many parts and extras there are.
+        with_weights: whether the third piece of the product is wanted; else it is zero.
+    Returns:
+        The product, in the same three pieces.
+    """
+    if support.parts.is_floating_point():
+        return reference.jacobian(support, parts, extras, weights)
+    count, width = support.codes.shape[:2]
+    out = [support.factor.new_empty(count, n) for n in widths]
+    out_weights = support.factor.new_zeros(count, width)
+    _JACOBIAN(
+        *(support.parts, support.parts.shape[2], widths[0]),
+        *(support.extras, support.extras.shape[2], widths[1]),
+        *(support.factor, support.factor.shape[1], *(support.face or (None, None, None))),
+        *(0 if support.face is None else support.face.links.shape[1], support.sizes, count, width),
+        *(parts, extras, weights, *out, out_weights if with_weights else None),
+    )
+    return out[0], out[1], out_weights
+
+
+class Solver(NamedTuple):
+    """SparseMAP of one batch, and what its Jacobian needs."""
+
+    solve: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor, Support, Outcome]]
+    """Scores (B, n) and extra scores (B or 1, m) to marginals, weights and structures."""
+    span: Callable[[Tensor, Tensor | None, Tensor, Tensor, Support], Support]
+    """The same scores, the numbers (b,) of some instances, the weights and the structures found, to
+    structures that span the faces of the solutions of these instances."""
+
+
+class Found:
+    """What a solver finds besides marginals and weights; `Argmax` fills it.
+
+    Where the solver stopped at its tolerance, the structures may not span the face of the exact
+    solution. The Jacobian of the marginals then takes others, which are found when it is asked for.
+    """
+
+    support: Support
+    outcome: Outcome
+
+    def __init__(self, solver: Solver) -> None:
+        self._solver = solver
+        self._spans: Callable[[], Support] | None = None
+        self._rows: Tensor | None = None
+
+    def solve(self, scores: Tensor, extra_scores: Tensor | None) -> tuple[Tensor, Tensor]:
+        marginals, weights, self.support, self.outcome = self._solver.solve(scores, extra_scores)
+        rows = (~self.support.has_face).nonzero().flatten()
+        if len(rows):
+            self._rows = rows
+            arguments = scores, extra_scores, rows, weights.detach(), self.support
+            self._spans = cache(partial(self._solver.span, *arguments))
+        return marginals, weights
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all structures found span their faces."""
+        return self._rows is None
+
+    def product(
+        self,
+        parts: Tensor | None,
+        extras: Tensor | None,
+        weights: Tensor | None,
+        widths: tuple[int, int],
+        with_weights: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The Jacobian times a vector, as `ops.sparsemap.jacobian`."""
+        along = jacobian(self.support, parts, extras, weights, widths, with_weights)
+        if self._spans is None or (parts is None and extras is None):
+            return along
+        rows, vectors = self._rows, (parts, extras)
+        u, v = (None if x is None else x[rows] for x in vectors)
+        own = jacobian(self._spans(), u, v, None, widths, False)[:2]
+        if weights is not None:
+            others = jacobian(self.support, None, None, weights, widths, False)
+            own = tuple(x + other[rows] for x, other in zip(own, others, strict=False))
+        for x, better in zip(along, own, strict=False):
+            x[rows] = better
+        return along
