@@ -117,8 +117,11 @@ def test_constraints_allow_some_outputs(models, monkeypatch, capsys):
     texts = [line.split("\t")[1] for line in lines]
     assert all(text.startswith("dr") and not set(text) & set("sw") for text in texts)
     impossible = ("--prefix", "d\N{SNOWMAN}", "--certificate")
-    code, lines, _ = predict(monkeypatch, capsys, LINES, models[0], *impossible)
+    code, lines, errors = predict(monkeypatch, capsys, LINES, models[0], *impossible)
     assert (code, lines) == (0, ["\t\tcomplete"] * 3)
+    assert "line 2: no allowed output was found." in errors
+    code, lines, _ = predict(monkeypatch, capsys, LINES, models[0], *impossible[:2], "--sample", 2)
+    assert (code, lines) == (0, ["1\t\t", "2\t\t", "3\t\t"])
     code, lines, errors = predict(monkeypatch, capsys, LINES, models[0], "--allow", "xyz")
     assert (code, lines) == (1, [])
     assert "error: `allowed` has 'x', which is no token of the vocabulary." in errors

@@ -109,6 +109,8 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         for line in block:
             found, result = ([], None) if line.error else next(rest)
             num_errors += bool(line.error)
+            if not line.error and not found:
+                print(f"line {line.number}: no allowed output was found.", file=sys.stderr)
             _write(line, found, result, models[0], arguments)
         sys.stdout.flush()
     if num_errors:

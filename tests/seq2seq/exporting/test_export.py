@@ -39,7 +39,7 @@ MODELS = {
     "lstm entmax": {"architecture": "lstm", "layers": 2},
     "lstm learnt": {
         "architecture": "lstm",
-        "attention": {"name": "entmax", "alpha": 1.5, "learned_alpha": True},
+        "attention": {"mapping": "entmax", "alpha": 1.5, "learned_alpha": True},
         "input_feeding": False,
     },
     "transformer softmax": {

@@ -228,14 +228,22 @@ def slow(monkeypatch) -> tuple[Seq2Seq, Slow]:
     return model, step
 
 
-def test_time_over_ends_the_computation(slow):
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/predict", {"inputs": ["d V"], "allowed": "d", "prefix": "d" * 900}),
+        ("/predict", {"inputs": ["d V"], "samples": 1, "prefix": "d" * 900}),
+        ("/score", {"pairs": [{"source": "d V", "target": "d" * 900}]}),
+        ("/explain?text=d+V", None),
+    ],
+)
+def test_time_over_ends_the_computation(slow, path, body):
     model, step = slow
     with Served(model, seconds=0.25, max_length=1000) as served:
         began = time.monotonic()
-        status, answer = served.post(
-            "/predict", {"inputs": ["d V"], "allowed": "d", "prefix": "d" * 900}
-        )
-        assert (status, answer["error"]["message"]) == (504, "No answer within 0.25 seconds.")
+        status, _, text = served.ask("POST" if body else "GET", path, body)
+        assert status == 504
+        assert "No answer within 0.25 seconds." in text
         assert time.monotonic() - began < 5
         deadline = time.monotonic() + 10
         while not served.metric("fenchel_abandoned_total"):
@@ -279,7 +287,7 @@ def test_a_full_queue_refuses(slow):
         for thread in threads:
             thread.join()
     assert set(found) == {200, 429}
-    assert found.count(200) >= 3
+    assert found.count(200) >= 2  # as many as may wait
 
 
 def test_a_shutdown_answers_what_has_arrived(slow):
@@ -337,6 +345,25 @@ def test_concurrent_requests_share_batches(model):
             thread.join()
         assert served.metric("fenchel_batch_inputs_sum") == 16
         assert served.metric("fenchel_batch_inputs_count") < 8
+
+
+def test_a_search_holds_a_bounded_number_of_states(served, monkeypatch):
+    limits = []
+    explain = _answers.explain
+
+    def recorded(*arguments, **options):
+        limits.append(options["limit"])
+        return explain(*arguments, **options)
+
+    monkeypatch.setattr(_answers, "MAX_POSITIONS", 500)
+    monkeypatch.setattr(_answers, "explain", recorded)
+    long = {"inputs": ["d" * 98 + " V"], "nbest": 5}
+    status, answer = served.post("/predict", {**long, "beam": 6})
+    message = "With 6 hypotheses an input may have at most 83 tokens, got 100; ask for fewer."
+    assert (status, answer["error"]["message"]) == (422, message)
+    assert served.post("/predict", long)[0] == 200
+    assert served.ask("GET", f"/explain?text={'d' * 98}+V")[0] == 200
+    assert limits == [5]
 
 
 def test_an_answer_holds_a_bounded_number_of_weights(model):

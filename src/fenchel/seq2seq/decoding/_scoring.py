@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -41,7 +41,11 @@ class Score:
 
 
 def score(
-    models: Seq2Seq | Sequence[Seq2Seq], pairs: Sequence[Pair], *, batch_size: int = 256
+    models: Seq2Seq | Sequence[Seq2Seq],
+    pairs: Sequence[Pair],
+    *,
+    batch_size: int = 256,
+    before_step: Callable[[], None] | None = None,
 ) -> list[Score]:
     """The probabilities of given outputs: Πₜ p(yₜ | y₁ … yₜ₋₁, x), the end included.
 
@@ -49,6 +53,7 @@ def score(
         models: a model, or several, whose probabilities for the next token are averaged.
         pairs: sources and outputs.
         batch_size: the largest number of pairs computed at once.
+        before_step: called before each step of the models; what it raises ends the computation.
     Raises:
         TypeError, ValueError: if an argument is wrong, or a text is empty or has another format.
 
@@ -81,6 +86,8 @@ def score(
             states = ensemble.start(padded(sources).to(device), source_lengths)
             last = torch.full_like(target[:, 0], BOS)
             for token in target.unbind(1):
+                if before_step is not None:
+                    before_step()
                 p, _, states = ensemble.step(states, last)
                 columns.append(p.gather(1, token[:, None])[:, 0])
                 last = token

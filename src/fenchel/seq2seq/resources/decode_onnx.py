@@ -182,7 +182,7 @@ def main() -> None:
                 raise ValueError("the line is empty")
         except ValueError as error:
             print(f"line {number}: {error}.", file=sys.stderr)
-            write("")
+            write(f"{number}\t\t" if arguments.nbest else "")
             is_wrong = True
             continue
         width = 1 if arguments.greedy else beam

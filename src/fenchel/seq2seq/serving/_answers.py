@@ -23,7 +23,7 @@ from ._form import form
 from ._limits import Limits
 from ._requests import Explain, Predict, Score
 
-MAX_POSITIONS = 1 << 18
+MAX_POSITIONS = 1 << 17
 """How many source tokens, of all live hypotheses, a batch holds states of."""
 MAX_EXHAUSTIVE = 1000
 """How many hypotheses an exhaustive search keeps, as for `fenchel predict`."""
@@ -52,6 +52,7 @@ class Answers:
         request.check()
         for index, text in enumerate(request.inputs):
             self._check(f"inputs[{index}]", text)
+        self._check_positions(request)
         constraint = _constraint(request.constraint, self._model)
         # Each input has a constraint of its own; all other options are those of the batch.
         of_inputs = {"inputs": (), "prefix": "", "allowed": None, "forbidden": ""}
@@ -94,14 +95,29 @@ class Answers:
         if is_empty:
             raise RequestError(422, f"`{place}` must hold at least one token.")
 
+    def _live(self, request: Predict) -> int:
+        """How many hypotheses of an input are live at once."""
+        width = max(request.beam or self._defaults.beam, request.nbest)
+        widths = {"exhaustive": MAX_EXHAUSTIVE, "greedy": 1, "beam": width}
+        return request.samples or widths[request.method]
+
+    def _check_positions(self, request: Predict) -> None:
+        """Checks that the hypotheses of one input fit into memory."""
+        live = self._live(request)
+        longest = max(len(self._model.source.encode(text)) for text in request.inputs)
+        if live * longest > MAX_POSITIONS:
+            raise RequestError(
+                422,
+                f"With {live} hypotheses an input may have at most {MAX_POSITIONS // live} tokens, "
+                f"got {longest}; ask for fewer.",
+            )
+
     def _decode(
         self, request: Predict, items: list[tuple[str, Constraint]], check: Check
     ) -> list[dict[str, Any]]:
         model, texts = self._model, [text for text, _ in items]
         width = max(request.beam or self._defaults.beam, request.nbest)
-        live = request.samples or {"exhaustive": MAX_EXHAUSTIVE, "greedy": 1}.get(
-            request.method, width
-        )
+        live = self._live(request)
         longest = max(len(model.source.encode(text)) for text in texts)
         options: dict[str, Any] = {
             "batch_size": max(1, min(MAX_POSITIONS // (live * longest), self._batcher.batch_size)),
@@ -150,14 +166,12 @@ class Answers:
         return records
 
     def _score(self, pairs: list[tuple[str, str]], check: Check) -> list[dict[str, Any]]:
-        check()
         model = self._model
         longest = max(len(model.source.encode(source)) for source, _ in pairs)
         size = max(1, min(MAX_POSITIONS // longest, self._batcher.batch_size))
         records = []
-        for (source, target), found in zip(
-            pairs, score(self._models, pairs, batch_size=size), strict=True
-        ):
+        scores = score(self._models, pairs, batch_size=size, before_step=check)
+        for (source, target), found in zip(pairs, scores, strict=True):
             log_p = found.log_probability
             record = input_record(model, source) | {
                 "target": target,
@@ -172,12 +186,13 @@ class Answers:
         return records
 
     def _page(self, request: Explain, check: Check) -> str:
+        tokens = len(self._model.source.encode(request.text))
         found = explain(
             self._models,
             request.text,
             reference=request.reference or None,
             shown=request.shown,
-            limit=self._limits.limit,
+            limit=max(1, min(self._limits.limit, MAX_POSITIONS // tokens)),
             max_length=self._limits.max_length,
             before_step=check,
         )
