@@ -12,6 +12,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard $(addprefix src/fenchel/ops/*/*.,cpp hpp cmake))
 SANITIZED := build/sanitize
 RELEASE := build/release
+DOCS := build/docs
 # What a wheel must pass in an environment of its own: the README, and a quick part of the tests.
 WHEEL_TESTS := tests/test_docs.py::test_page_examples[README.md] tests/test_public_api.py tests/mappings/test_contract.py \
 	tests/ops/test_native.py tests/structures/test_posterior.py tests/cli
@@ -26,7 +27,7 @@ GPU_TESTS := tests/test_gpu.py tests/losses/test_linear.py tests/ops/test_triton
 	tests/seq2seq/decoding/test_search_gpu.py tests/seq2seq/training/test_training_gpu.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-gpu test-wheel wheel lint types doctest sanitize bench bench-gpu clean
+.PHONY: help demo test test-all test-gpu test-wheel wheel lint types doctest docs test-docs sanitize bench bench-gpu clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -69,6 +70,16 @@ types: $(VENV)/dev.stamp  ## check the types
 doctest: $(VENV)/dev.stamp  ## run the examples of README, docs and docstrings
 	$(BIN)/python -m pytest tests/test_docs.py
 
+docs: $(VENV)/dev.stamp $(DOCS)/venv/stamp  ## build the site in build/docs/html
+	rm -rf $(DOCS)/html
+	$(BIN)/python docs/site/stage.py $(DOCS)/source
+	$(DOCS)/venv/bin/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto \
+		--conf-dir docs/site --builder html $(DOCS)/source $(DOCS)/html
+	@echo "open $(DOCS)/html/index.html"
+
+test-docs: docs  ## build the site, and test it in a browser
+	$(BIN)/python -m pytest -q tests/test_site.py
+
 sanitize: $(VENV)/dev.stamp  ## run the kernels' tests under AddressSanitizer and UBSan
 	$(BIN)/cmake -S . -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
 		-DFENCHEL_SANITIZE=ON -DFENCHEL_OUTPUT=$(abspath $(SANITIZED)/lib)
@@ -95,6 +106,11 @@ $(BIN)/python:
 $(RELEASE)/stamp: requirements/release.txt
 	$(PYTHON) -m venv $(RELEASE)
 	$(RELEASE)/bin/python -m pip install --disable-pip-version-check --quiet -r $<
+	@touch $@
+
+$(DOCS)/venv/stamp: requirements/docs.txt
+	$(PYTHON) -m venv $(DOCS)/venv
+	$(DOCS)/venv/bin/python -m pip install --disable-pip-version-check --quiet -r $<
 	@touch $@
 
 # The development environment contains the demo's, so it stamps both.

@@ -69,17 +69,19 @@ class Browser:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)["value"]
 
-    def open(self, page: Path, width: int = 1100, height: int = 900, dark: bool = False) -> None:
-        """Opens a file in a window of that size."""
+    def open(
+        self, page: Path | str, width: int = 1100, height: int = 900, dark: bool = False
+    ) -> None:
+        """Opens a file, or an address, in a window of that size."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self._command("Emulation.setDeviceMetricsOverride", size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._command("Emulation.setEmulatedMedia", {"features": [scheme]})
-        self.visit(page.as_uri())
+        self._ask("POST", "/url", {"url": page.as_uri() if isinstance(page, Path) else page})
+        self.wait()
 
-    def visit(self, address: str) -> None:
-        """Opens an address."""
-        self._ask("POST", "/url", {"url": address})
+    def wait(self) -> None:
+        """Waits until the page is drawn."""
         self._ask("POST", "/execute/async", {"script": DRAWN, "args": []})
 
     def _command(self, name: str, options: dict[str, Any]) -> Any:

@@ -69,7 +69,8 @@ def test_docstring_examples(name: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r' src(?:set)?="(.+?)"', text):
         if "://" not in target and not target.startswith("#"):
             assert (page.parent / target.split("#")[0]).exists(), target
 

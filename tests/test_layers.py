@@ -65,7 +65,7 @@ HOMES = {
 FILES = sorted(PACKAGE.rglob("*.py"))
 SEQ2SEQ = sorted((PACKAGE / "seq2seq").rglob("*.py"))
 OUTSIDE = sorted(
-    path for name in ("benchmarks", "experiments") for path in (ROOT / name).rglob("*.py")
+    path for name in ("benchmarks", "experiments", "docs") for path in (ROOT / name).rglob("*.py")
 )
 
 

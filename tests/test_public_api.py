@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 
 import fenchel
+from fenchel import mappings
 
 API = Path(__file__).parents[1] / "docs" / "api.md"
 DOCUMENTED: dict[str, set[str]] = {}
@@ -76,6 +77,11 @@ def test_every_public_object_has_a_docstring(module: str, name: str) -> None:
 )
 def test_every_public_function_has_an_example(module: str, name: str) -> None:
     assert ">>> " in str(inspect.getdoc(getattr(importlib.import_module(module), name)))
+
+
+@pytest.mark.parametrize("mapping", mappings.examples(), ids=lambda mapping: mapping.name)
+def test_every_mapping_has_an_example(mapping: mappings.AbstractMapping) -> None:
+    assert ">>> " in str(inspect.getdoc(type(mapping)))
 
 
 @pytest.mark.parametrize(("module", "name"), FUNCTIONS)

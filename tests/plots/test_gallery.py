@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
 
 import fenchel
@@ -52,17 +53,43 @@ def test_squares_show_the_second_entry():
 
 def test_gallery_draws_every_mapping_once():
     figure = plots.gallery(points=9)
-    upper, lower = figure.subfigs
     labels = [plots.label(mapping) for mapping in plots.showcase()]
-    titles = [axes.get_title() for axes in lower.axes if axes.get_title()]
-    assert titles == labels
-    legend = [text.get_text() for text in upper.axes[1].get_legend().get_texts()]
-    assert legend == [label for label in labels if not label.startswith("ksubset")]
+    assert [axes.get_title() for axes in figure.axes if axes.get_title()] == labels
+
+
+def test_gallery_draws_a_mapping_before_the_others():
+    figure = plots.gallery([fenchel.Sparsemax(), fenchel.Softmax(), fenchel.Ksubset(2)], points=9)
+    curve, _, alone = (axes for axes in figure.axes if axes.get_title())
+    other, value, own = curve.lines
+    t = own.get_xdata()
+    np.testing.assert_allclose(own.get_ydata(), np.clip((t + 1) / 2, 0, 1), atol=1e-12)
+    np.testing.assert_allclose(other.get_ydata(), 1 / (1 + np.exp(-t)))
+    np.testing.assert_allclose(
+        np.gradient(value.get_ydata(), t)[1:-1], own.get_ydata()[1:-1], atol=0.02
+    )
+    assert own.get_linewidth() > 2 * other.get_linewidth()
+    (line,) = alone.lines
+    assert line.get_ydata()[[0, -1]].tolist() == [0, 1]
 
 
 def test_gallery_takes_any_mappings():
     figure = plots.gallery([fenchel.Softmax(gamma=0.5)], points=9)
-    assert figure.subfigs[1].axes[0].get_title() == "softmax γ=0.5"
+    assert figure.axes[0].get_title() == "softmax γ=0.5"
+
+
+def test_a_theme_changes_the_colours_and_ends():
+    def colours():
+        axes = plots.plot_attention(torch.eye(2), ["a", "b"], ["a", "b"]).axes[0]
+        return axes.figure.get_facecolor(), axes.images[0].get_cmap().name
+
+    light = colours()
+    with plots.theme(dark=True):
+        dark = colours()
+        with plots.theme():
+            assert colours() == light
+    assert dark[0] != light[0]
+    assert dark[1] != light[1]
+    assert colours() == light
 
 
 def test_gallery_without_curves():

@@ -54,13 +54,13 @@ def texts(figure) -> list[str]:
 
 def test_the_tree_has_every_node_and_probability():
     found = texts(plots.plot_hypotheses(TREE))
-    assert {"draw", "n", "ed", "66.4%", "33.6%"} == set(found)
+    assert {"draw", "n", "ed", "drawn", "drawed", "66.4%", "33.6%"} == set(found)
     assert found.count("66.4%") == 2  # of the choice and of the output
 
 
 def test_a_tree_of_one_output():
     figure = plots.plot_hypotheses(Tree((), 1, 1, (Tree((*"draw", "end"), 1, 1),)))
-    assert texts(figure) == ["100%", "draw"]
+    assert texts(figure) == ["draw", "draw", "100%"]  # the node, and the whole output
 
 
 def test_words_are_kept_apart():

@@ -66,6 +66,11 @@ class FenchelYoungLoss(nn.Module):
         mapping: as for the function; its tensors become parameters and buffers, as those of
             `fenchel.nn.Mapping`, which may be given itself.
         dim, reduction, ignore_index, inplace: as for the function.
+
+    >>> from fenchel import Entmax
+    >>> loss = FenchelYoungLoss(Entmax(1.5))
+    >>> loss(torch.tensor([[2.0, 1.5, -1.0], [0.0, 3.0, 0.5]]), torch.tensor([0, 1]))
+    tensor(0.0922)
     """
 
     def __init__(

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from .. import _checks
 from .._transforms import is_transformed
-from ..ops.sparsemap.combination import inner
-from ..ops.sparsemap.solution import Limits
+from ..ops.sparsemap.solution import Limits, inner
 from ..structures._base import AbstractStructure
 from ..structures._checks import (
     check_codes,
@@ -152,6 +151,11 @@ class StructuredLoss(nn.Module):
 
     Args:
         structure, kind, reduction, tol, max_iter: as for the function.
+
+    >>> from fenchel import DependencyTree
+    >>> loss = StructuredLoss(DependencyTree(2), kind="sparsemap")
+    >>> loss(torch.tensor([[[1.0, 0.5], [0.0, 0.0]]]), torch.tensor([[0, 0]]))
+    tensor(0.0312)
     """
 
     def __init__(

@@ -30,7 +30,13 @@ _DIRECT = frozenset((torch.float32, torch.float64))
 
 
 class Support(NamedTuple):
-    """The nonzeros of a solution, largest first, padded with zeros to the widest row."""
+    """The nonzeros of a solution, largest first, padded with zeros to the widest row.
+
+    >>> from fenchel import Sparsemax
+    >>> support = Sparsemax().support(torch.tensor([1.1, 0.93, 0.37, -0.4]))
+    >>> support.indices, support.values
+    (tensor([0, 1]), tensor([0.5850, 0.4150]))
+    """
 
     indices: Tensor
     values: Tensor

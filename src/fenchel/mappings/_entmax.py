@@ -39,6 +39,12 @@ class Entmax(AbstractTsallis, HasParameter, HasThreshold):
             holds one per row (it broadcasts against the scores, with size 1 along `dim`) and
             receives a gradient.
         gamma: the strength of the regularizer.
+
+    >>> scores = torch.tensor([1.1, 0.93, 0.37, -0.4])
+    >>> Entmax(1.5)(scores)
+    tensor([0.4983, 0.3855, 0.1162, 0.0000])
+    >>> Entmax(1.5).loss(scores, torch.tensor(0))
+    tensor(0.3420)
     """
 
     name: ClassVar[str] = "entmax"

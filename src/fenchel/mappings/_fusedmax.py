@@ -25,6 +25,9 @@ class Fusedmax(AbstractMapping, HasKernels, HasGroups):
     Args:
         lam: λ ≥ 0; larger fuses more neighbours. Sparsemax at 0.
         gamma: the strength of the whole regularizer.
+
+    >>> Fusedmax(0.1)(torch.tensor([1.1, 0.93, 0.37, -0.4]))
+    tensor([0.5350, 0.4650, 0.0000, 0.0000])
     """
 
     name: ClassVar[str] = "fusedmax"

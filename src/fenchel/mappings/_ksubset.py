@@ -31,6 +31,9 @@ class Ksubset(AbstractMapping, HasKernels, HasParameter):
             solution, but not its value `max`, has a gradient in it.
         alpha: α ≥ 1; at 1 no entry is exactly zero.
         gamma: the strength of the regularizer.
+
+    >>> Ksubset(2)(torch.tensor([1.1, 0.93, 0.37, -0.4]))
+    tensor([0.9667, 0.7967, 0.2367, 0.0000])
     """
 
     name: ClassVar[str] = "ksubset"

@@ -27,6 +27,9 @@ class Normmax(AbstractMapping, HasKernels, HasParameter, HasThreshold):
         alpha: α > 1. A tensor holds one per row (it broadcasts against the scores, with size 1
             along `dim`) and receives a gradient.
         gamma: the strength of the regularizer.
+
+    >>> Normmax(2.0)(torch.tensor([1.1, 0.93, 0.37, -0.4]))
+    tensor([0.5392, 0.4225, 0.0383, 0.0000])
     """
 
     name: ClassVar[str] = "normmax"

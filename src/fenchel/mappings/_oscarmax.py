@@ -28,6 +28,9 @@ class Oscarmax(AbstractMapping, HasKernels, HasGroups):
     Args:
         lam: λ ≥ 0; larger fuses more. Sparsemax at 0.
         gamma: the strength of the whole regularizer.
+
+    >>> Oscarmax(0.1)(torch.tensor([1.1, 0.93, 0.37, -0.4]))
+    tensor([0.5333, 0.4633, 0.0033, 0.0000])
     """
 
     name: ClassVar[str] = "oscarmax"

@@ -26,6 +26,9 @@ class Pnormmax(AbstractMapping, HasKernels, HasThreshold):
     Args:
         p: 1 < p ≤ 2; smaller is smoother around the vertices.
         gamma: the strength of the regularizer.
+
+    >>> Pnormmax(1.5)(torch.tensor([1.1, 0.93, 0.37, -0.4]))
+    tensor([0.6326, 0.3674, 0.0000, 0.0000])
     """
 
     name: ClassVar[str] = "pnormmax"

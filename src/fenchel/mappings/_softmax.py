@@ -22,6 +22,12 @@ class Softmax(AbstractTsallis):
 
     Args:
         gamma: the temperature.
+
+    >>> scores = torch.tensor([1.1, 0.93, 0.37, -0.4])
+    >>> Softmax(gamma=0.5)(scores)
+    tensor([0.5016, 0.3570, 0.1165, 0.0250])
+    >>> Softmax().max(scores)  # log Σ exp
+    tensor(2.0356)
     """
 
     name: ClassVar[str] = "softmax"

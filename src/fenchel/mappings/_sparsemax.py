@@ -22,6 +22,12 @@ class Sparsemax(AbstractTsallis, HasThreshold):
 
     Args:
         gamma: the strength of the regularizer; smaller is sparser.
+
+    >>> scores = torch.tensor([1.1, 0.93, 0.37, -0.4])
+    >>> Sparsemax()(scores)
+    tensor([0.5850, 0.4150, 0.0000, 0.0000])
+    >>> Sparsemax().support(scores).indices
+    tensor([0, 1])
     """
 
     name: ClassVar[str] = "sparsemax"

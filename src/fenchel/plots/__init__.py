@@ -9,6 +9,7 @@ from ._hypotheses import plot_hypotheses
 from ._mappings import draw_curves, draw_squares
 from ._parses import plot_parses
 from ._showcase import label, showcase
+from ._style import theme
 
 __all__ = [
     "Alignment",
@@ -23,4 +24,5 @@ __all__ = [
     "plot_hypotheses",
     "plot_parses",
     "showcase",
+    "theme",
 ]

@@ -20,7 +20,7 @@ MAX_COLUMNS = 3
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """A panel of `alignments`: weights of all pairs of a row and a column.
+    """A panel of `plot_alignments`: weights of all pairs of a row and a column.
 
     Args:
         title: of the panel.
@@ -32,6 +32,10 @@ class Alignment:
         strengths: (K,), their weights.
     Raises:
         ValueError: for weights of another shape.
+
+    >>> weights = torch.tensor([[1.0, 0.0], [0.4, 0.6]])
+    >>> Alignment("rows", weights, ["a", "dog"], ["the", "dog"]).title
+    'rows'
     """
 
     title: str
@@ -82,10 +86,18 @@ def _draw(axes: Any, panel: Alignment) -> None:
     weights = panel.weights.detach().float().cpu()
     shown = torch.where(weights > 0, weights, torch.nan)
     m, n = weights.shape
-    axes.imshow(shown.numpy(), cmap="Blues", vmin=0, vmax=1, extent=(-0.5, n - 0.5, m - 0.5, -0.5))
+    axes.imshow(
+        shown.numpy(),
+        cmap=_style.palette().shades,
+        vmin=0,
+        vmax=1,
+        extent=(-0.5, n - 0.5, m - 0.5, -0.5),
+    )
     for row, column in weights.nonzero().tolist():
         corner = (column - 0.5, row - 0.5)
-        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=_style.GREY, linewidth=0.5))
+        axes.add_patch(
+            Rectangle(corner, 1, 1, fill=False, edgecolor=_style.palette().grey, linewidth=0.5)
+        )
     if panel.structures is not None and panel.strengths is not None:
         _paths(axes, panel.structures, panel.strengths)
     axes.set_xticks(range(len(panel.columns)), panel.columns, rotation=90, fontsize="small")
@@ -101,6 +113,6 @@ def _paths(axes: Any, structures: Tensor, strengths: Tensor) -> None:
         strength = float(strengths[index])
         if strength > 0:
             rows = (structures[index] >= 0).nonzero().flatten()
-            colour = _style.COLOURS[1 + rank % (len(_style.COLOURS) - 1)]
+            colour = _style.palette().colours[1 + rank % (len(_style.palette().colours) - 1)]
             columns = structures[index][rows].tolist()
             axes.plot(columns, rows.tolist(), color=colour, linewidth=0.6 + 2 * strength, alpha=0.8)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-SHADES = "Blues"
 CELL = 0.36
 """The side of a cell, in inches."""
 
@@ -59,12 +58,14 @@ def plot_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]
     )
     axes = figure.subplots()
     shown = weights.masked_fill(weights <= 0, torch.nan)
-    heat = axes.imshow(shown.numpy(), cmap=SHADES, vmin=0, vmax=1)
+    heat = axes.imshow(shown.numpy(), cmap=_style.palette().shades, vmin=0, vmax=1)
     for row, entries in enumerate(weights.tolist()):
         for first, last, letter in _segments(entries):
             axes.add_patch(_outline(row, first, last))
             if letter:
-                colour = "white" if entries[first] > 0.5 else _style.COLOURS[2]
+                colour = (
+                    _style.palette().paper if entries[first] > 0.5 else _style.palette().colours[2]
+                )
                 center = ((first + last) / 2, row)
                 axes.annotate(
                     letter, center, color=colour, fontsize="small", ha="center", va="center"
@@ -73,7 +74,7 @@ def plot_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]
     axes.set_yticks(range(len(target)), target)
     axes.xaxis.tick_top()
     axes.tick_params(length=0, labelsize="small")
-    axes.spines[:].set_color("#dddddd")
+    axes.spines[:].set_color(_style.palette().faint)
     figure.colorbar(heat, ax=axes, label="weight", shrink=0.8, pad=0.02)
     return figure
 
@@ -99,6 +100,6 @@ def _outline(row: int, first: int, last: int) -> Rectangle:
         last - first + 0.92,
         0.92,
         fill=False,
-        edgecolor=_style.COLOURS[2],
+        edgecolor=_style.palette().colours[2],
         linewidth=1.1,
     )

@@ -89,14 +89,14 @@ def _column(position: Choice) -> list[tuple[str, float, str]]:
 
 def _write(axes: Axes, column: list[tuple[str, float, str]], x: float, size: float) -> None:
     styles: dict[str, dict[str, Any]] = {
-        "own": {"fontweight": "bold", "color": "black"},
-        "never": {"fontweight": "bold", "color": _style.COLOURS[5]},
-        "other": {"color": _style.GREY},
+        "own": {"fontweight": "bold", "color": _style.palette().ink},
+        "never": {"fontweight": "bold", "color": _style.palette().colours[5]},
+        "other": {"color": _style.palette().grey},
     }
     for line, (token, p, kind) in enumerate(column):
         y = LINE * (line + 0.5)
         axes.text(x + 0.1, y, token, va="center", fontsize=9, **styles[kind])
-        right = {"ha": "right", "va": "center", "fontsize": 7, "color": _style.GREY}
+        right = {"ha": "right", "va": "center", "fontsize": 7, "color": _style.palette().grey}
         axes.text(x + size - 0.08, y, percent(p), **right)
 
 
@@ -109,6 +109,6 @@ def _frame(left: float, right: float, lines: int) -> Any:
         LINE * lines,
         boxstyle="round,pad=0,rounding_size=0.05",
         fill=False,
-        edgecolor=_style.COLOURS[2] if lines == 1 else "#b9b6ad",
+        edgecolor=_style.palette().colours[2] if lines == 1 else _style.palette().grey,
         linewidth=1.1,
     )

@@ -54,7 +54,7 @@ def draw_curves(
     x = t.numpy()
     vertex = torch.tensor([1.0, 0.0], dtype=torch.float64)
     inset: Any = mapping_axes.inset_axes((0.64, 0.10, 0.35, 0.40)) if zoom else None
-    max_axes.plot(x, x.clip(min=0), color=_style.GREY, linewidth=1, label="max(t, 0)")
+    max_axes.plot(x, x.clip(min=0), color=_style.palette().grey, linewidth=1, label="max(t, 0)")
     for index, mapping in enumerate(mappings):
         style = _style.line_style(index)
         shift = mapping.gamma * mapping.omega(vertex)
@@ -77,7 +77,35 @@ def draw_curves(
         left, right, bottom, top = ZOOM
         inset.set(xlim=(left, right), ylim=(bottom, top))
         inset.set(xticks=[], yticks=[])
-        mapping_axes.indicate_inset_zoom(inset, edgecolor=_style.GREY)
+        mapping_axes.indicate_inset_zoom(inset, edgecolor=_style.palette().grey)
+
+
+def draw_curve(
+    axes: Axes, mapping: AbstractMapping, others: Sequence[AbstractMapping], colour: str
+) -> None:
+    """Draws ŷ₁ of a mapping at the scores [t, 0], with those of others behind it, and max_Ω.
+
+    Args:
+        axes: to draw on.
+        mapping: any; one whose solutions do not sum to one is drawn alone, at [t, 0, 0].
+        others: the mappings to compare it with.
+        colour: of the curve.
+    """
+    t, scores = _line(301)
+    x = t.numpy()
+    if mapping.total == 1.0:
+        for other in others:
+            if other.total == 1.0:
+                axes.plot(x, other(scores)[:, 0].numpy(), color=_style.palette().faint, linewidth=1)
+        vertex = torch.tensor([1.0, 0.0], dtype=torch.float64)
+        value = mapping.max(scores) + mapping.gamma * mapping.omega(vertex)
+        axes.plot(x, value.numpy(), ":", color=_style.palette().grey, linewidth=1.3)
+    else:  # of two entries it may have to take both
+        scores = torch.cat([scores, torch.zeros_like(scores[:, :1])], -1)
+    axes.plot(x, mapping(scores)[:, 0].numpy(), color=colour, linewidth=2.4)
+    axes.set(xlim=(-REACH, REACH), ylim=(-0.06, 1.1), yticks=[0, 0.5, 1])
+    axes.set_title(label(mapping), fontsize="medium")
+    _style.tidy(axes)
 
 
 def draw_squares(
@@ -113,7 +141,7 @@ def draw_squares(
         for edge in (1e-3, 1 - 1e-3):
             flat = (y == round(edge)).any()  # softmax only approaches it
             if flat and y.min() < edge < y.max():
-                panel.contour(x, x, y, [edge], colors=_style.EDGE, linewidths=1.5)
+                panel.contour(x, x, y, [edge], colors=_style.palette().edge, linewidths=1.5)
         panel.set_title(label(mapping), fontsize="medium")
         panel.set_aspect("equal")
     return heat

@@ -54,10 +54,10 @@ def plot_parses(
         axes.text(index, 0, word, ha="center", va="center", fontsize="medium")
     unsure = 0
     for head, word, weight, side in zip(heads, modifiers, sums, sides, strict=True):
-        colour = _style.GREY
+        colour = _style.palette().grey
         if weight < SURE:
             unsure += 1
-            colour = _style.COLOURS[1 + unsure % (len(_style.COLOURS) - 1)]
+            colour = _style.palette().colours[1 + unsure % (len(_style.palette().colours) - 1)]
         _draw(axes, head, word, weight, colour, side)
     axes.set_xlim(-0.7, n - 0.3)
     axes.set_axis_off()
@@ -101,5 +101,5 @@ def _draw(axes: Any, head: int, word: int, weight: float, colour: str, side: int
             ha="center",
             va="center",
             fontsize="small",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+            bbox={"facecolor": _style.palette().paper, "edgecolor": "none", "pad": 0.6},
         )

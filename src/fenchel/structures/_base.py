@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import _checks
 from .._registry import Registry
-from ..ops.sparsemap.combination import inner
+from ..ops.sparsemap.solution import inner
 from ._checks import (
     check_batch,
     check_extra_scores,

@@ -22,7 +22,6 @@ from ._checks import check_graph_options, check_not_mapped, check_start, check_s
 from ._closed_form import project
 from ._coded import CodedStructure
 from ._factor_graph import FactorGraph, GraphProblem
-from ._own_oracle import solver_in_rounds, start_columns
 from ._posterior import Distribution, Posterior, Solution, find_outside
 from ._problem import ExtraScores, Problem
 from ._sparsemap_autograd import Argmax, CompiledArgmax, EagerArgmax, ExtraMarginals
@@ -222,6 +221,8 @@ def _solver(
     structure: Any = problem.structure
     coded = isinstance(structure, CodedStructure) and structure.oracle in ops.ORACLES
     if _native.LIBRARY is None or not coded:
+        from ._own_oracle import solver_in_rounds, start_columns  # few programs need it
+
         first = None if start is None else partial(start_columns, start, problem)
         return solver_in_rounds(problem, first, method, limits, regularize)
     built = (*sizes(problem.scores), structure.option(problem.extra_scores))

@@ -102,6 +102,40 @@ def test_long_inputs_and_many_outputs_fit_a_phone(tmp_path, browser):
     assert browser.run("return document.documentElement.scrollWidth") == 375
 
 
+@pytest.mark.parametrize("width", [360, 1100])
+def test_bars_begin_on_one_line(tmp_path, browser, width):
+    path = tmp_path / "page.html"
+    outputs = {"drawn": 0.5, "drawed": 0.3, "dr": 0.15, "withdrawn": 0.05}
+    path.write_text(example(outputs).html(), encoding="utf-8")
+    browser.open(path, width)
+    lefts = "[...document.querySelectorAll('.bar')].map((bar) => bar.getBoundingClientRect().left)"
+    found = browser.run(f"return {lefts}")
+    assert len(found) == 4
+    assert max(found) - min(found) < 0.5
+
+
+def test_a_map_that_scrolls_says_so_until_its_end(tmp_path, browser):
+    path = tmp_path / "page.html"
+    path.write_text(example({"drawn": 1.0}, source="unbelievable" * 3).html(), encoding="utf-8")
+    browser.open(path, 360)
+    cue = "getComputedStyle(document.querySelector('.cue')).display"
+    assert browser.run(f"return {cue}") == "inline"
+    end = "const box = document.querySelector('.scroll'); box.scrollLeft = box.scrollWidth;"
+    browser.run(end)
+    browser.wait()
+    assert browser.run(f"return {cue}") == "none"
+
+
+def test_numbers_can_be_read_on_a_phone(page, browser):
+    browser.open(page, 360)
+    sizes = browser.run(
+        "return [...document.querySelectorAll('.map:not([hidden]) td.on')].map((cell) => "
+        "[parseFloat(getComputedStyle(cell).fontSize), cell.scrollWidth <= cell.clientWidth])"
+    )
+    assert sizes
+    assert all(size >= 11 and fits for size, fits in sizes)
+
+
 def test_pages_are_bounded_and_the_rest_is_said(tmp_path, browser, monkeypatch):
     explanation = example({"drawn": 0.6, "drew": 0.4})
     assert "too many cells" not in explanation.html()

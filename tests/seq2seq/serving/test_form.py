@@ -40,7 +40,7 @@ def submit(browser: Browser, text: str, reference: str = "") -> None:
 
 
 def test_the_form_explains(browser, served):
-    browser.visit(f"http://127.0.0.1:{served.port}/")
+    browser.open(f"http://127.0.0.1:{served.port}/")
     browser.messages()
     assert browser.run("return document.activeElement.name") == "text"
     submit(browser, "draw V;PST", "draw")
@@ -55,7 +55,7 @@ def test_the_form_explains(browser, served):
 
 
 def test_what_is_wrong_is_said_beside_the_form(browser, served):
-    browser.visit(f"http://127.0.0.1:{served.port}/explain")
+    browser.open(f"http://127.0.0.1:{served.port}/explain")
     submit(browser, "nonsense")
     said = browser.run("return document.querySelector('[role=alert]').textContent")
     assert "expected a lemma and tags" in said
@@ -63,7 +63,7 @@ def test_what_is_wrong_is_said_beside_the_form(browser, served):
 
 
 def test_no_script_of_an_input_runs(browser, served):
-    browser.visit(f"http://127.0.0.1:{served.port}/")
+    browser.open(f"http://127.0.0.1:{served.port}/")
     submit(browser, ATTACK, ATTACK)
     assert browser.run("return document.querySelectorAll('img').length") == 0
     assert browser.run("return document.querySelector('form.ask').text.value") == ATTACK

@@ -41,6 +41,11 @@ class MovingAverage(AbstractBaseline):
 
     Args:
         decay: in [0, 1), the factor by which the weight of a batch shrinks with every later one.
+
+    >>> from fenchel.latent import estimators, marginalize
+    >>> estimator = estimators.ScoreFunction(baseline=MovingAverage(0.9), samples=1)
+    >>> marginalize(torch.zeros(1, 3), lambda item, z: z.float(), estimator).calls
+    tensor([1])
     """
 
     average: Tensor
@@ -70,6 +75,11 @@ class MovingAverage(AbstractBaseline):
 class SelfCritic(AbstractBaseline):
     """The loss of the most probable outcome, at the cost of one more call of the loss function.
 
+    >>> from fenchel.latent import estimators, marginalize
+    >>> estimator = estimators.ScoreFunction(baseline=SelfCritic(), samples=1)
+    >>> marginalize(torch.zeros(1, 3), lambda item, z: z.float(), estimator).calls
+    tensor([2])
+
     References: rennie2017self.
     """
 
@@ -82,6 +92,11 @@ class SelfCritic(AbstractBaseline):
 
 class LeaveOneOut(AbstractBaseline):
     """For each sample the mean loss of the other samples of its item, which it needs two of.
+
+    >>> from fenchel.latent import estimators, marginalize
+    >>> estimator = estimators.ScoreFunction(baseline=LeaveOneOut(), samples=2)
+    >>> marginalize(torch.zeros(1, 3), lambda item, z: z.float(), estimator).calls
+    tensor([2])
 
     References: kool2019buy.
     """

@@ -77,6 +77,12 @@ class StraightThrough(GumbelSoftmax):
     Args:
         over, temperature, samples: as for `GumbelSoftmax`.
 
+    >>> from fenchel.latent import marginalize
+    >>> scores = torch.zeros(1, 3, requires_grad=True)
+    >>> outcome = marginalize(scores, lambda item, z: z[:, 0], StraightThrough())
+    >>> outcome.calls, outcome.exact
+    (tensor([1]), tensor([False]))
+
     References: bengio2013estimating, jang2017categorical.
     """
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from .solution import inner
+
 ZERO = 1e-13
 """A weight that counts as none."""
 SINGULAR = 1e-9
@@ -152,11 +154,6 @@ class Combination:
             self.weights = self.weights + step * (best - self.weights)
             first = torch.where(blocked, ratio, torch.inf).argmin()
             self.keep((self.weights > ZERO) & (torch.arange(len(best)) != first))
-
-
-def inner(a: Tensor, b: Tensor) -> Tensor:
-    """<a, b> on the last dimension, in which zeros of a delete infinite entries of b."""
-    return torch.where(a == 0, 0.0, a * b).sum(-1)
 
 
 def _lifted(rows: Tensor) -> Tensor:

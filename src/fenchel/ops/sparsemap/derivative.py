@@ -9,7 +9,6 @@ from typing import NamedTuple
 from torch import Tensor
 
 from .._native import NativeFunction
-from . import reference
 from .solution import Outcome, Support
 
 _JACOBIAN = NativeFunction(
@@ -46,6 +45,8 @@ def jacobian(
         The product, in the same three pieces.
     """
     if support.parts.is_floating_point():
+        from . import reference  # few programs need it
+
         return reference.jacobian(support, parts, extras, weights)
     count, width = support.codes.shape[:2]
     out = [support.factor.new_empty(count, n) for n in widths]

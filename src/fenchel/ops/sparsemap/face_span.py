@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .combination import SINGULAR, inner
+from .combination import SINGULAR
 from .reference import Oracle
-from .solution import Outcome, Support
+from .solution import Outcome, Support, inner
 
 TRIES = 2
 """How many directions in a row may find nothing new before the face counts as spanned."""

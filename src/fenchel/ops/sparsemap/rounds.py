@@ -11,9 +11,8 @@ from torch import Tensor
 
 from .._native import NativeFunction
 from . import METHODS
-from .combination import inner
 from .reference import Columns, check_best, leave_unsolved
-from .solution import EXACT_GAP, Limits, Outcome, Support
+from .solution import EXACT_GAP, Limits, Outcome, Support, inner
 
 _BEGIN = NativeFunction(
     "sparsemap_begin",

@@ -78,3 +78,8 @@ def extra_marginals(extras: Tensor, weights: Tensor, size: int) -> Tensor:
     repeated = weights.unsqueeze(-1).expand_as(indices)
     v = weights.new_zeros(len(weights), size + 1)
     return v.scatter_add(1, indices.flatten(1), repeated.flatten(1))[:, :size]
+
+
+def inner(a: Tensor, b: Tensor) -> Tensor:
+    """<a, b> on the last dimension, in which zeros of a delete infinite entries of b."""
+    return torch.where(a == 0, 0.0, a * b).sum(-1)

@@ -240,7 +240,8 @@ def _attention_map(
 ) -> Iterator[str]:
     wide = " wide" if len(source) > 16 else ""
     yield f'<figure class="map{wide}" data-map="{index}"><figcaption>for <bdi>{escape(text)}</bdi>'
-    yield '</figcaption><div class="scroll"><table role="grid"><thead><tr><td></td>'
+    yield '<span class="cue" aria-hidden="true">scroll for more →</span></figcaption>'
+    yield '<div class="scroll"><table role="grid"><thead><tr><td></td>'
     yield from (f'<th scope="col"><span>{escape(word)}</span></th>' for word in source)
     yield "</tr></thead><tbody>"
     for token, row in zip(target, weights, strict=True):

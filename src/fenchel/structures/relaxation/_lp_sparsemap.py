@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from ...mappings._general import ConvergenceWarning
-from ...ops.sparsemap.combination import inner
-from ...ops.sparsemap.solution import Limits
+from ...ops.sparsemap.solution import Limits, inner
 from .._checks import NO_VMAP, check_start
 from .._factor_graph import GraphProblem
 from .._posterior import GraphPosterior, GraphSolution, Posterior

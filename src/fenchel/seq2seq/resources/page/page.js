@@ -36,6 +36,7 @@
 
   /* The tree, and the attention map of the output that is chosen in it. */
   const maps = all(".map");
+  let arrange = null;
   const nodes = all('[role="treeitem"]');
   const show = (place) => {
     if (!maps.some((map) => map.dataset.map === place)) return;
@@ -43,6 +44,7 @@
     for (const node of nodes)
       if (node.dataset.map !== undefined)
         node.setAttribute("aria-selected", String(node.dataset.map === place));
+    if (arrange) arrange();
   };
   const inOrder = along(nodes, "ArrowUp", "ArrowDown");
   roving(nodes, (node, key) => {
@@ -52,14 +54,17 @@
   }, (node, focus) => { if (focus && node.dataset.map !== undefined) show(node.dataset.map); });
   show("0");
 
-  /* Left to right only where the whole tree fits. */
+  /* Left to right only where the whole tree fits; all bars begin at the last one's place. */
   const tree = document.querySelector(".tree");
+  const bars = all(".bar", tree);
   const fit = () => {
+    for (const bar of bars) bar.style.removeProperty("--shift");
     tree.classList.add("across");
     if (tree.scrollWidth > tree.clientWidth) tree.classList.remove("across");
+    const lefts = bars.map((bar) => bar.getBoundingClientRect().left);
+    const baseline = Math.max(...lefts);
+    bars.forEach((bar, at) => bar.style.setProperty("--shift", `${baseline - lefts[at]}px`));
   };
-  fit();
-  addEventListener("resize", fit);
 
   for (const map of maps) {
     const rows = all("tbody tr", map).map((row) => all("td", row));
@@ -79,6 +84,18 @@
       return sideways && (to < start || to >= start + columns) ? null : cells[to] || null;
     }, () => {});
   }
+
+  /* A cue where a map goes on beyond its right edge. */
+  const hint = () => {
+    for (const map of maps) {
+      const box = map.querySelector(".scroll");
+      map.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+    }
+  };
+  for (const map of maps) map.querySelector(".scroll").addEventListener("scroll", hint);
+  arrange = () => { fit(); hint(); };
+  arrange();
+  addEventListener("resize", arrange);
 
   /* Only zero is 0 %, and only one is 100 %. */
   const percent = (p) => p <= 0 ? "0%" : p >= 1 ? "100%" : p < 0.001 ? "<0.1%" : p > 0.999 ? ">99.9%" : `${(100 * p).toFixed(1)}%`;

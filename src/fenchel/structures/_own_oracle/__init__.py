@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..ops import _native
-from ..ops.sparsemap import reference
-from ..ops.sparsemap.derivative import Solver
-from ..ops.sparsemap.solution import Limits, Outcome, Support
-from ._coded import CodedStructure
-from ._posterior import Posterior
-from ._problem import Problem
+from ...ops import _native
+from ...ops.sparsemap import reference
+from ...ops.sparsemap.derivative import Solver
+from ...ops.sparsemap.solution import Limits, Outcome, Support
+from .._coded import CodedStructure
+from .._posterior import Posterior
+from .._problem import Problem
 
 if TYPE_CHECKING:
-    from ..ops.sparsemap import rounds
+    from ...ops.sparsemap import rounds
 
 
 def solver_in_rounds(
@@ -45,7 +45,7 @@ def solver_in_rounds(
     def span(
         scores: Tensor, extra_scores: Tensor | None, rows: Tensor, weights: Tensor, support: Support
     ) -> Support:
-        from ..ops.sparsemap.face_span import span  # few programs need it
+        from ...ops.sparsemap.face_span import span  # few programs need it
 
         lengths = problem.lengths
         if lengths is not None:
@@ -75,7 +75,7 @@ def _solve(
     rest = (scores, extra_scores, start, method, limits, regularize)
     if _native.LIBRARY is None or isinstance(problem.structure, CodedStructure):
         return reference.solve(_oracle(problem), *rest)
-    from ..ops.sparsemap import rounds  # few programs need it
+    from ...ops.sparsemap import rounds  # few programs need it
 
     return rounds.solve(_own_oracle(problem), *rest)
 
