@@ -35,6 +35,7 @@ NAVIGATION = {
         "guides/latent-variables",
         "guides/seq2seq",
         "guides/predict-and-explain",
+        "guides/serving",
         "guides/scikit-learn",
         "guides/gpu",
         "guides/export",
