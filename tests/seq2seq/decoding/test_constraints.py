@@ -385,3 +385,53 @@ def test_a_search_can_be_stopped_between_steps():
     with pytest.raises(TimeoutError, match="over"):
         search(Table(0, depth=None), *inputs(1), before_step=stop)
     assert len(steps) == 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), beam=st.integers(1, 2), forbidden=st.sampled_from(["c", "df"]))
+def test_tokens_that_were_not_even_sorted_count_as_pruned(seed, beam, forbidden):
+    vocabulary = Pieces(list("abcdefghijklmnopqrst"))
+    table = Spelled(seed, vocabulary, depth=2, support=16)
+    constraint = Constraint(forbidden=forbidden)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fenchel.seq2seq.decoding._beam.MIN_SORTED", 1)
+        (result,) = search(table, *inputs(1), beam=beam, nbest=1, constraints=constraint)
+    truth = allowed_of(table.everything(1), constraint, vocabulary)
+    check_claims(result, truth, 100, vocabulary)
+
+
+def test_a_token_of_probability_zero_may_have_some_in_another_batch():
+    class Rare(Table):
+        def row(self, item, prefix):
+            row = [0.0] * self.classes
+            if len(prefix) < 2:
+                row[FIRST], row[FIRST + 2] = 0.02, 0.98
+            elif len(prefix) == 2:
+                row[FIRST], row[FIRST + 1] = 0.875, 0.125
+            else:
+                row[EOS] = 1.0
+            return row
+
+    only = Constraint(allowed=[FIRST, FIRST + 1])  # the second one is possible at first, too
+    (result,) = search(Rare(0), *inputs(1), beam=1, constraints=only)
+    assert result.hypotheses[0].probability == pytest.approx(0.02 * 0.02 * 0.875)
+    assert (result.exact, result.complete) == (False, False)
+
+
+def test_a_normalized_score_of_texts_is_certified_only_if_nothing_was_pruned():
+    class Chain(Spelled):
+        """Either "a", or with a smaller probability five times "b", which has a better score."""
+
+        def row(self, item, prefix):
+            row = [0.0] * self.classes
+            if not prefix:
+                row[FIRST], row[FIRST + 1] = 0.6, 0.4
+            else:
+                row[EOS if len(prefix) == 5 or prefix[0] == FIRST else FIRST + 1] = 1.0
+            return row
+
+    table = Chain(0, Pieces(["a", "b"]))
+    (narrow,) = search(table, *inputs(1), beam=1, length_power=1.0, max_length=6)
+    (wide,) = search(table, *inputs(1), beam=2, length_power=1.0, max_length=6)
+    assert (narrow.hypotheses[0].tokens, narrow.exact) == ((FIRST,), False)
+    assert (wide.hypotheses[0].tokens, wide.exact) == ((FIRST + 1,) * 5, True)
