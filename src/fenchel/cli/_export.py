@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def add(commands: Any, epilog: str) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from ..seq2seq import export
+    from ..seq2seq.exporting._export import unknown_kinds
 
     (model,), _, defaults = trained([arguments.model], "cpu")
     formats = FORMATS[:2] if arguments.format == "all" else (arguments.format,)
@@ -54,6 +56,10 @@ def _run(arguments: argparse.Namespace) -> int:
         beam=defaults.beam,
         max_length=defaults.max_length,
     )
+    if "onnx" in formats and (kinds := unknown_kinds(model)):
+        print(
+            f"note: there is no decode.py for vocabularies of {', '.join(kinds)}.", file=sys.stderr
+        )
     for path in written:
         print(f"{path}  {path.stat().st_size:,} bytes")
     return 0

@@ -26,6 +26,8 @@ from fenchel.seq2seq import (
 from fenchel.seq2seq.data import _vocabulary
 from fenchel.seq2seq.data._vocabulary import BOS
 from fenchel.seq2seq.decoding._decode import best_texts
+from fenchel.seq2seq.exporting import _export
+from fenchel.seq2seq.exporting._export import SCRIPT_KINDS, unknown_kinds
 from fenchel.seq2seq.exporting._programs import programs
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -205,9 +207,18 @@ def test_the_script_knows_other_vocabularies(kind, tmp_path):
     assert decoded(tmp_path, inputs) == best_texts(model, results)
 
 
-def test_the_script_knows_every_vocabulary():
-    """A vocabulary of a new kind needs lines in resources/decode_onnx.py."""
-    assert set(_vocabulary._KINDS) <= {"characters", "words", "subwords", "inflection"}
+def test_a_vocabulary_that_the_script_does_not_know(monkeypatch):
+    monkeypatch.setattr(_vocabulary, "_KINDS", dict(_vocabulary._KINDS))
+
+    class Strange(Characters):
+        kind = "strange"
+
+    assert unknown_kinds(build("lstm softmax", target=Strange(LETTERS))) == ["strange"]
+    assert unknown_kinds(build("lstm softmax")) == []
+    for kind in SCRIPT_KINDS:
+        assert f'"{kind}"' in Path(_export.__file__).parents[1].joinpath(
+            "resources", "decode_onnx.py"
+        ).read_text("utf-8")
 
 
 def test_the_state_is_described(tmp_path):

@@ -22,6 +22,8 @@ from ._programs import Programs, programs
 
 FORMATS = ("onnx", "pt2")
 DESCRIPTION, SCRIPT, README = "export.json", "decode.py", "README.md"
+SCRIPT_KINDS = ("characters", "words", "subwords", "inflection")
+"""The vocabularies that the script knows."""
 
 
 def export(
@@ -42,7 +44,7 @@ def export(
         beam, max_length: the script's defaults.
     Returns:
         The files: encoder and step in each format, vocabulary.json, export.json (names and shapes
-        of the state), README.md and, with ONNX, decode.py.
+        of the state), README.md and, with ONNX and vocabularies that it knows, decode.py.
     Raises:
         ValueError: for other formats, or if ONNX has no operation for a mapping.
         ModuleNotFoundError: if the packages onnx and onnxscript are missing.
@@ -74,11 +76,17 @@ def export(
     write_json(path / DESCRIPTION, _description(model, parts, beam, max_length))
     written += [path / VOCABULARY, path / DESCRIPTION]
     resources = files("fenchel.seq2seq") / "resources"
-    if "onnx" in formats:
+    if "onnx" in formats and not unknown_kinds(model):
         write_text(path / SCRIPT, (resources / "decode_onnx.py").read_text("utf-8"))
         written.append(path / SCRIPT)
     write_text(path / README, (resources / "export.md").read_text("utf-8"))
     return [*written, path / README]
+
+
+def unknown_kinds(model: Seq2Seq) -> list[str]:
+    """The kinds of a model's vocabularies that the script does not know."""
+    kinds = {model.source.to_json()["kind"], model.target.to_json()["kind"]}
+    return sorted(kinds - set(SCRIPT_KINDS))
 
 
 def _write_programs(parts: Programs, path: Path, formats: Collection[str]) -> list[Path]:
