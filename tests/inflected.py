@@ -48,6 +48,7 @@ def config(folder: Path, name: str = "model", **sections: dict[str, Any]) -> Con
                 "device": "cpu",
                 **sections.get("training", {}),
             },
+            "evaluation": sections.get("evaluation", {}),
         }
     )
 

@@ -34,6 +34,7 @@ NAVIGATION = {
         "guides/factor-graphs",
         "guides/latent-variables",
         "guides/seq2seq",
+        "guides/text-tasks",
         "guides/predict-and-explain",
         "guides/serving",
         "guides/scikit-learn",

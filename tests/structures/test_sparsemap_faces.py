@@ -191,6 +191,54 @@ def test_forbidden_parts_and_lengths() -> None:
     assert expected[1, 3] == 0
 
 
+@both_solvers
+@each
+def test_equal_scores(structure: AbstractStructure, native: bool) -> None:
+    """A solution of few structures whose gap is zero, on a face of many dimensions. Without a bound
+    on the roots of trees, it lies at a kink."""
+    if isinstance(structure, DependencyTree) and not structure.single_root:
+        pytest.skip("has no derivative")
+    members = members_of(structure)
+    scores = torch.zeros(structure.shape, dtype=torch.float64, requires_grad=True)
+    v = torch.randn_like(scores)
+    with solver(native):
+        for tol in (1e-6, 0.0):
+            u = sparsemap(structure, scores, tol=tol).marginals
+            (found,) = torch.autograd.grad((u * v).sum(), scores)
+            expected = directions(scores.detach().flatten(), members, u.detach().flatten())
+            got = found.flatten()
+            torch.testing.assert_close(got, expected @ v.flatten(), atol=1e-8, rtol=0)
+
+
+def test_gradients_do_not_depend_on_tol() -> None:
+    scores = (0.03 * torch.randn(10, 10, 10).double()).requires_grad_()
+    v = torch.randn_like(scores)
+    found = [
+        torch.autograd.grad(
+            (sparsemap(DependencyTree(10), scores, tol=tol).marginals * v).sum(), scores
+        )[0]
+        for tol in (1e-2, 1e-6, 1e-9, 0.0)
+    ]
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], atol=1e-8, rtol=0)
+
+
+@both_solvers
+def test_lengths_under_transforms(native: bool) -> None:
+    scores, v = torch.randn(2, 4, 4).double(), torch.randn(2, 4, 4).double()
+    lengths = torch.tensor([4, 2])
+
+    def value(x: Tensor) -> Tensor:
+        return (sparsemap(DependencyTree(4), x, lengths=lengths).marginals * v).sum()
+
+    leaf = scores.clone().requires_grad_()
+    with solver(native):
+        (expected,) = torch.autograd.grad(value(leaf), leaf)
+        torch.testing.assert_close(torch.func.grad(value)(scores), expected)
+        _, along = torch.func.jvp(value, (scores,), (v,))
+    torch.testing.assert_close(along, (expected * v).sum())
+
+
 def test_structures_are_listed_right() -> None:
     """The ground truth above."""
     for structure in STRUCTURES:

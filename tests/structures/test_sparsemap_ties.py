@@ -49,6 +49,28 @@ def test_rounding_does_not_choose(structure: Any) -> None:
 
 
 @needs_library
+@pytest.mark.parametrize(
+    "structure", [DependencyTree(4), Matching(4, 4), Sequence(4, 3)], ids=identify
+)
+def test_scores_that_tie(structure: Any) -> None:
+    """Equal scores, and those of few values."""
+    scores = 0.25 * torch.randint(-2, 3, (60, *structure.shape)).double()
+    scores[:20] = 0
+    noise = 1e-12 * torch.randn_like(scores)
+    near = (sparsemap(structure, x, method="active_set") for x in (scores, scores + noise))
+    pairs = zip(*(distributions(posterior) for posterior in near), strict=True)
+    assert max(distance(*pair) for pair in pairs) < 1e-6
+
+
+@needs_library
+def test_a_gap_of_just_the_tolerance() -> None:
+    values = [-1, 0, 0, 0, 1, -1, -1, 1, 0, 1, -1, 0.0]
+    scores = torch.tensor(values, dtype=torch.float64).reshape(3, 4)
+    for tol in (0.2, 0.1, 0.05):
+        assert sparsemap(Sequence(3, 4), scores, torch.zeros(4, 4).double(), tol=tol).converged
+
+
+@needs_library
 @pytest.mark.parametrize("structure", [DependencyTree(5), Matching(5, 5)], ids=identify)
 def test_expectations_that_are_not_linear(structure: Any) -> None:
     """Their central differences are the gradient, where the support does not change."""

@@ -19,7 +19,7 @@ from ._models import trained
 
 if TYPE_CHECKING:
     from ..seq2seq import Config, Result, Seq2Seq
-    from ..seq2seq.decoding._evaluation import Evaluation
+    from ..seq2seq.evaluation._evaluation import Evaluation
 
 FORMS = {
     "V;PST": "past",
@@ -133,7 +133,7 @@ def run(folder: Path) -> int:
     """Trains, prints the table, and writes the page and the picture."""
     from ..seq2seq import explain
     from ..seq2seq.decoding._decode import decode
-    from ..seq2seq.decoding._evaluation import evaluate
+    from ..seq2seq.evaluation._evaluation import evaluate
 
     folder.mkdir(parents=True, exist_ok=True)
     forms = accepted("dev")
@@ -252,7 +252,7 @@ def summary(evaluation: Evaluation, kinds: dict[str, list[Form]]) -> str:
     accuracy, shares = evaluation.scores["accuracy"], evaluation.sparsity
     return textwrap.fill(
         f"Of the {evaluation.inputs} held-out forms {correct} are right, {accuracy:.2f}%; if "
-        "several are accepted, each of them is right (during training each counts by itself). For "
+        "several are accepted, each of them is right. For "
         f"{shares['single_hypothesis']:.2f}% the model considers a single output. A beam search is "
         f"complete for {shares['complete']:.2f}% and exact for {shares['exact']:.2f}%.",
         width=100,

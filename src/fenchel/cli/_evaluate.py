@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._atomic import check_writable, write_text
-from .._choices import TASKS
+from .._choices import MEASURES, REFERENCES, TASKS
+from ._inputs import STANDARD_INPUT, add_columns, check_no_columns, columns_of, has_tables
 from ._models import add_ensemble, add_limits, add_search, trained
 
 if TYPE_CHECKING:
     from ..seq2seq.data._readers import Malformed, Pair
-    from ..seq2seq.decoding._evaluation import Evaluation
+    from ..seq2seq.evaluation._evaluation import Evaluation
 
 
 def add(commands: Any, epilog: str) -> None:
@@ -23,13 +23,14 @@ def add(commands: Any, epilog: str) -> None:
     parser = commands.add_parser(
         "evaluate",
         help="score a trained model on files, with its sparsity and certificates",
-        description="Decodes files and scores the outputs: accuracy and edit distance for "
-        "inflection (by language, and on average), BLEU and chrF by sacrebleu for translation, "
-        "ROUGE for summarization. An inflection with several accepted forms, on several lines, "
-        "counts once, and each of its forms is correct. Also prints how sparse the model is: the "
-        "mean numbers of nonzeros in attention and output when it is given the references, and the "
-        "shares of inputs with a single hypothesis, with a proof that no output is more probable "
-        "(exact), and with a proof that all outputs were found (complete).",
+        description="Decodes files and measures the outputs. Each task has measures of its own: "
+        "accuracy and edit distance for inflection (by language, and on average), BLEU and chrF by "
+        "sacrebleu for translation, ROUGE for summarization, and for text accuracy and error rates "
+        "that suit the tokens. WER, PER and CER count the edits of words, of symbols between "
+        "spaces and of characters, per hundred of the references. Also prints how sparse the model "
+        "is: the mean numbers of nonzeros in attention and output when it is given the references, "
+        "and the shares of inputs with a single hypothesis, with a proof that no output is more "
+        "probable (exact), and with a proof that all outputs were found (complete).",
         epilog=epilog,
     )
     add_ensemble(parser)
@@ -37,15 +38,30 @@ def add(commands: Any, epilog: str) -> None:
         "files",
         metavar="FILE",
         nargs="+",
-        help="for inflection, files of lines `lemma TAB form TAB tags`; otherwise one file of "
-        "sources and one of references; plain or gzip",
+        help="tables like those the model was trained on, or a file of sources and one of "
+        "references if it was trained on parallel text; for inflection lines `lemma TAB form TAB "
+        "tags`; plain or gzip; - is standard input",
     )
     parser.add_argument("--task", choices=TASKS, help="default: the task of the model")
+    parser.add_argument(
+        "--measures",
+        type=_measures,
+        metavar="NAME,…",
+        help=f"of {', '.join(MEASURES)}; default: the model's `evaluation.measures`",
+    )
+    parser.add_argument(
+        "--references",
+        choices=REFERENCES,
+        help="any: an input with several references, on as many lines, counts once, and each of "
+        "them is right; each: every line counts by itself; default: the model's "
+        "`evaluation.references`",
+    )
     parser.add_argument(
         "--language",
         help="the language of inflection files; default: the model's, or the file names if the "
         "model has several",
     )
+    add_columns(parser, "the model's, or the ending of the file's name")
     add_search(parser)
     add_limits(parser)
     parser.add_argument("--strict", action="store_true", help="a malformed line is an error")
@@ -60,11 +76,22 @@ def add(commands: Any, epilog: str) -> None:
     parser.set_defaults(run=lambda arguments: _run(parser, arguments))
 
 
+def _measures(text: str) -> list[str]:
+    """The type of an option for names of measures."""
+    names = list(dict.fromkeys(text.split(",")))
+    for name in names:
+        if name not in MEASURES:
+            raise argparse.ArgumentTypeError(f"must be of {', '.join(MEASURES)}, got {name!r}.")
+    return names
+
+
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from ..seq2seq._files import write_json
+    from ..seq2seq.config._data import EvaluationConfig
     from ..seq2seq.data._inflection import only_language
     from ..seq2seq.data._readers import Malformed
-    from ..seq2seq.decoding._evaluation import evaluate
+    from ..seq2seq.evaluation._evaluation import evaluate
+    from ..seq2seq.models._folder import section
 
     if arguments.json_to:
         arguments.json_to.parent.mkdir(parents=True, exist_ok=True)
@@ -72,20 +99,24 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         check_writable(path)
     folders = (arguments.model, *arguments.ensemble)
     models, config, defaults = trained(folders, arguments.device)
-    task = arguments.task or config.get("data", {}).get("task")
+    own_task = config.get("data", {}).get("task")
+    task = arguments.task or own_task
     if task not in TASKS:
         parser.error(f"add `--task`: {arguments.model} does not name its task.")
-    if task != "inflection" and len(arguments.files) != 2:
-        parser.error(f"{task} takes two files, sources and references.")
+    settings = EvaluationConfig()
+    if task == own_task:
+        settings = section(arguments.model, config, "evaluation", EvaluationConfig)
     malformed = Malformed(skip=not arguments.strict)
     language = arguments.language or only_language(models[0].source)
-    pairs = _pairs(task, arguments.files, language, malformed)
+    pairs = _pairs(parser, arguments, config, task, language, malformed)
     if malformed.count:
         print(f"note: {malformed}", file=sys.stderr)
     evaluation = evaluate(
         models,
         pairs,
         task,
+        measures=arguments.measures or settings.measures,
+        references=arguments.references or settings.references,
         batch_size=arguments.batch_size or defaults.batch_size,
         method=arguments.method,
         beam=arguments.beam or defaults.beam,
@@ -101,13 +132,28 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 
 def _pairs(
-    task: str, files: Sequence[str], language: str | None, malformed: Malformed
+    parser: argparse.ArgumentParser,
+    arguments: argparse.Namespace,
+    config: dict[str, Any],
+    task: str,
+    language: str | None,
+    malformed: Malformed,
 ) -> list[Pair]:
-    from ..seq2seq.config._schema import ParallelFiles
-    from ..seq2seq.data._readers import inflections, parallel
+    from ..seq2seq.config._data import ParallelFiles
+    from ..seq2seq.data._readers import inflections, parallel, tables
 
+    files = ["/dev/stdin" if file == STANDARD_INPUT else file for file in arguments.files]
     if task == "inflection":
+        check_no_columns(parser, arguments)
         return list(inflections(files, malformed, language))
+    if has_tables(config, arguments):
+        return [
+            pair
+            for file in files
+            for pair in tables([file], columns_of(config, arguments, file), malformed)
+        ]
+    if len(files) != 2:
+        parser.error(f"{task} takes two files, sources and references; or a table, with --columns.")
     return list(parallel([ParallelFiles(source=files[0], target=files[1])], malformed))
 
 

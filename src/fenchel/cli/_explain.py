@@ -26,6 +26,11 @@ def add(commands: Any, epilog: str) -> None:
     )
     add_ensemble(parser)
     parser.add_argument("text", metavar="TEXT", help='the input; for inflection "lemma tags"')
+    parser.add_argument(
+        "--features",
+        metavar="TEXT",
+        help="the features of the input, between semicolons or spaces, if the model has any",
+    )
     parser.add_argument("--html", type=Path, metavar="PATH", help="write the page to PATH")
     parser.add_argument("--reference", metavar="TEXT", help="an output for forced decoding")
     parser.add_argument(
@@ -54,9 +59,12 @@ def _run(arguments: argparse.Namespace) -> int:
         check_writable(arguments.html)
     folders = (arguments.model, *arguments.ensemble)
     models, _, defaults = trained(folders, arguments.device)
+    text = arguments.text
+    if arguments.features is not None:
+        text = f"{text}\t{arguments.features}"
     found = explain(
         models,
-        arguments.text,
+        text,
         reference=arguments.reference,
         shown=arguments.shown,
         limit=arguments.limit,

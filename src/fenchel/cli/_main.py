@@ -13,7 +13,17 @@ import torch
 
 from .. import __version__
 from .._interrupts import STOPPED
-from . import _demo, _doctor, _evaluate, _explain, _export, _predict, _serve, _train
+from . import (
+    _demo,
+    _doctor,
+    _evaluate,
+    _explain,
+    _export,
+    _predict,
+    _score,
+    _serve,
+    _train,
+)
 from ._parser import Parser
 
 EXIT_CODES = "exit codes: 0 success, 1 failure (the reason is on stderr), 2 wrong usage, 130 Ctrl-C"
@@ -21,6 +31,7 @@ MEMORY_REMEDIES = {
     "train": " Lower training.batch_size, or set training.cuda_graphs=false.",
     "predict": " Lower --batch-size.",
     "evaluate": " Lower --batch-size.",
+    "score": " Lower --batch-size.",
 }
 """What to do if a command runs out of memory."""
 CPU_OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory"
@@ -51,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     _predict.add(commands, EXIT_CODES)
     _evaluate.add(commands, EXIT_CODES)
     _explain.add(commands, EXIT_CODES)
+    _score.add(commands, EXIT_CODES)
     _serve.add(commands, EXIT_CODES)
     _export.add(commands, EXIT_CODES)
     return parser

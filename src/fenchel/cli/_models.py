@@ -88,6 +88,11 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="the largest number of tokens of an output; default: the model's `search.max_length`",
     )
+    add_device(parser)
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Adds the device."""
     parser.add_argument(
         "--device",
         choices=DEVICES,

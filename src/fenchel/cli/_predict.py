@@ -6,12 +6,23 @@ import argparse
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ._decoding import add_constraint, add_sampling, constraint_of
+from ._inputs import (
+    STANDARD_INPUT,
+    Line,
+    Parse,
+    add_columns,
+    blocks,
+    columns_of,
+    file_lines,
+    is_table_told,
+    report_errors,
+    source_parser,
+)
 from ._models import add_limits, add_search, search_size, trained
 
 if TYPE_CHECKING:
@@ -36,7 +47,9 @@ def add(commands: Any, epilog: str) -> None:
         "the first; or none. --sample N draws outputs from the model instead of searching. With "
         "--prefix, --allow and --forbid, only some outputs are allowed, and the certificate is "
         "about these. With --json, each line is an object. A line that cannot be read is "
-        "reported on standard error, and its output is empty; the exit code is then 1. "
+        "reported on standard error, and its output is empty; the exit code is then 1. With "
+        "--format or --columns standard input is a table, such as a test file: its targets are "
+        "ignored, and a header has no output. Of JSON, the output is JSON. "
         "Example: printf 'draw\\tV;PST\\n' | fenchel predict MODEL --nbest 3 --certificate",
         epilog=epilog,
     )
@@ -68,6 +81,7 @@ def add(commands: Any, epilog: str) -> None:
         help="add the tokens of the source, and the tokens and the attention of each output: for "
         "every token and the end, and for every head, a weight for each source token; needs --json",
     )
+    add_columns(parser, "a line is an input")
     add_search(parser)
     add_limits(parser)
     add_sampling(parser)
@@ -75,17 +89,8 @@ def add(commands: Any, epilog: str) -> None:
     parser.set_defaults(run=lambda arguments: _run(parser, arguments))
 
 
-@dataclass(frozen=True)
-class Line:
-    """An input: its line number, its text, an error, and its parts that the model does not know."""
-
-    number: int
-    text: str
-    error: str = ""
-    unknown: tuple[str, ...] = ()
-
-
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    arguments.json |= arguments.format == "json"
     if arguments.attention and not arguments.json:
         parser.error("--attention needs --json.")
     if arguments.length_power and arguments.method == "greedy":
@@ -97,15 +102,16 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         raise OSError("standard input and standard output must be open.")
     if isinstance(sys.stdout, io.TextIOWrapper):  # like the input, in any locale
         sys.stdout.reconfigure(encoding="utf-8")
-    models, _, defaults = trained(arguments.models, arguments.device)
+    models, config, defaults = trained(arguments.models, arguments.device)
     size = arguments.batch_size or defaults.batch_size
     find = _finder(models, arguments, defaults, size)
+    is_table = is_table_told(arguments)
+    parse = _table_parser(arguments, config) if is_table else source_parser(config)
     num_errors = 0
     if sys.stdin.isatty():
         print("Type inputs, one per line; Ctrl-D on an empty line ends.", file=sys.stderr)
-    stream = cast(io.BufferedIOBase, sys.stdin.buffer)
-    for block in _blocks(stream, models[0], size):
-        rest = iter(find([line.text for line in block if not line.error]))
+    for block in blocks(file_lines(STANDARD_INPUT, parse), models[0], size):
+        rest = iter(find([line.source for line in block if not line.error]))
         for line in block:
             found, result = ([], None) if line.error else next(rest)
             num_errors += bool(line.error)
@@ -113,10 +119,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
                 print(f"line {line.number}: no allowed output was found.", file=sys.stderr)
             _write(line, found, result, models[0], arguments)
         sys.stdout.flush()
-    if num_errors:
-        lines = "1 line" if num_errors == 1 else f"{num_errors} lines"
-        print(f"fenchel predict: error: {lines} could not be read.", file=sys.stderr)
-    return 1 if num_errors else 0
+    return report_errors("predict", num_errors)
 
 
 def _finder(
@@ -152,48 +155,13 @@ def _finder(
     ]
 
 
-def _blocks(stream: io.BufferedIOBase, model: Seq2Seq, size: int) -> Iterator[list[Line]]:
-    """The lines of a stream in blocks of up to `size`; a block ends when the stream is idle.
+def _table_parser(arguments: argparse.Namespace, config: dict[str, Any]) -> Parse:
+    """Parses the lines of a table, whose targets are ignored; of JSON, the output is JSON too."""
+    from ..seq2seq.data._tables import Table
 
-    What is wrong with a line is printed to standard error.
-    """
-    from ..seq2seq.data._lines import live_lines
-    from ..seq2seq.explanations._explain import name_parts
-
-    block: list[Line] = []
-    number = 0
-    for raw in live_lines(stream):
-        if raw is not None:
-            number += 1
-            line = _parse(raw, number, model)
-            if line.error:
-                print(f"line {number}: {line.error}", file=sys.stderr)
-            if line.unknown:
-                names = name_parts(line.unknown)
-                print(f"line {number}: the model does not know {names}.", file=sys.stderr)
-            block.append(line)
-        if block and (raw is None or len(block) == size):
-            yield block
-            block = []
-    if block:
-        yield block
-
-
-def _parse(raw: bytes, number: int, model: Seq2Seq) -> Line:
-    """A line, or an error if it is not text or the vocabulary cannot encode it."""
-    from ..seq2seq.data._lines import decode_line
-
-    try:
-        text = decode_line(raw, number)
-    except ValueError as error:
-        return Line(number, "", f"{error}.")
-    try:
-        is_empty = not model.source.encode(text)
-    except ValueError as error:
-        return Line(number, text, str(error))
-    if is_empty:
-        return Line(number, text, "the line is empty.")
-    return Line(number, text, unknown=tuple(model.source.unknown(text)))
+    columns = columns_of(config, arguments)
+    arguments.json |= columns.format == "json"
+    return Table(columns, json=columns.format == "json", has_target=False).parse
 
 
 def _write(
@@ -218,10 +186,10 @@ def _record(
     from ..seq2seq.decoding._records import certificate_record, input_record, output_records
 
     if line.error:
-        return {"line": line.number, "input": line.text, "error": line.error}
-    record = {"line": line.number, **input_record(model, line.text)}
+        return {"line": line.number, "input": line.source, "error": line.error}
+    record = {"line": line.number, **input_record(model, line.source)}
     if arguments.attention:
-        record["source"] = model.source.tokens(model.source.encode(line.text))
+        record["source"] = model.source.tokens(model.source.encode(line.source))
     record["outputs"] = output_records(
         model, found, attention=arguments.attention, length_power=arguments.length_power
     )

@@ -78,9 +78,10 @@ class Progress(Callback):
         self._validations += 1
         if self._validations % self._every:
             return
+        scores = "".join(f"{n} {value:.2f}, " for n, value in metrics.scores.items())
         self._console.print(
             f"step {progress.step}, epoch {progress.epoch}: accuracy {metrics.accuracy:.2%}, "
-            f"tokens {metrics.token_accuracy:.2%}, loss {metrics.loss:.4f}, nonzeros "
+            f"{scores}tokens {metrics.token_accuracy:.2%}, loss {metrics.loss:.4f}, nonzeros "
             f"{metrics.attention_nonzeros:.2f} in attention, {metrics.output_nonzeros:.2f} in "
             f"output{'; the best so far' if is_best else ''}",
             markup=False,

@@ -85,12 +85,13 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 def _report(summary: Summary) -> str:
     """The summary of a training, in words."""
     metrics = summary.metrics
+    scores = "".join(f", {name} {value:.2f}" for name, value in metrics.scores.items())
     return "\n".join(
         [
             f"Training is over: {summary.reason}, in {summary.seconds / 60:.1f} minutes.",
             f"The best model, of step {summary.best_step} of {summary.total_steps}, is in "
             f"{summary.folder}.",
-            f"On the validation pairs it has an accuracy of {metrics.accuracy:.2%} (greedy "
+            f"On the validation pairs it has an accuracy of {metrics.accuracy:.2%}{scores} (greedy "
             f"decoding), {metrics.token_accuracy:.2%} by token, and a loss of {metrics.loss:.4f}.",
             f"It attends to {metrics.attention_nonzeros:.2f} source positions and holds "
             f"{metrics.output_nonzeros:.2f} next tokens possible, on average.",

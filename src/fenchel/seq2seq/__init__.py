@@ -3,14 +3,17 @@
 from .config._loading import ConfigError, load_config
 from .config._schema import Config, MappingConfig, ModelConfig
 from .data._batches import Batch
+from .data._features import Featured
 from .data._inflection import Inflection
-from .data._vocabulary import Characters, Subwords, Vocabulary, Words
+from .data._normalized import Normalized
+from .data._vocabulary import Characters, Subwords, Symbols, Vocabulary, Words
 from .decoding._constraints import Constraint
 from .decoding._decode import decode
-from .decoding._evaluation import Evaluation, evaluate
 from .decoding._hypotheses import Hypothesis, Result
 from .decoding._sampling import sample
+from .decoding._scoring import Score, score
 from .decoding._search import search
+from .evaluation._evaluation import Evaluation, evaluate
 from .explanations._explain import Explanation, Node, Position, explain
 from .exporting._export import export
 from .models._folder import load, save
@@ -29,17 +32,21 @@ __all__ = [
     "DivergenceError",
     "Evaluation",
     "Explanation",
+    "Featured",
     "Hypothesis",
     "Inflection",
     "MappingConfig",
     "Metrics",
     "ModelConfig",
     "Node",
+    "Normalized",
     "Position",
     "Result",
+    "Score",
     "Seq2Seq",
     "Subwords",
     "Summary",
+    "Symbols",
     "Vocabulary",
     "Words",
     "decode",
@@ -50,6 +57,7 @@ __all__ = [
     "load_config",
     "sample",
     "save",
+    "score",
     "search",
     "train",
 ]

@@ -235,7 +235,7 @@ class Posterior:
 
     @cached
     def converged(self) -> Tensor:
-        """(...): whether the gap is at most `tol`."""
+        """(...): whether the gap is at most `tol`, but for rounding."""
         return self._restore(self._solution.outcome.converged)
 
     def __repr__(self) -> str:

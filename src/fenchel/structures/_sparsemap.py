@@ -65,7 +65,8 @@ def sparsemap(
         A Posterior: marginals, the codes of structures with their weights, and how exact they are.
         A `FactorGraph` has a GraphPosterior; there `tol` is for residuals, and `max_iter` is the
         number of rounds over the factors. If all structures of an instance are forbidden, its
-        marginals and weights are zero. If it has a NaN or +inf, they are NaN.
+        marginals are zero, and it has no structures. If it has a NaN or +inf, its marginals are
+        NaN, and it has none either.
     Raises:
         TypeError, ValueError: for input of the wrong kind, shape or value.
 
@@ -159,10 +160,13 @@ def solve(
         return _compiled(problem, scores, extra_scores, method or "active_set", limits, regularize)
     if start is not None:
         check_start(start, Posterior, problem)
-    solver = _solver(problem, method or "active_set", limits, regularize, start)
-    found = Found(solver)
+    lengths = None if problem.lengths is None else problem.lengths.cpu()
+    inputs = (x for x in (scores, extra_scores) if x is not None)
+    wants_face = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    wants_face = wants_face or is_transformed()
+    found = Found(_solver(problem, method or "active_set", limits, regularize, start, wants_face))
     argmax = Argmax if is_transformed() else EagerArgmax
-    u, weights = argmax.apply(scores, extra_scores, found)  # type: ignore[misc]
+    u, weights = argmax.apply(scores, extra_scores, lengths, found)  # type: ignore[misc]
     support, outcome = found.support, found.outcome
     _warn_if_missed(outcome, limits)
     extra_parts = None if extra_scores is None else support.extras
@@ -215,7 +219,12 @@ def _distribution(
 
 
 def _solver(
-    problem: Problem, method: str, limits: Limits, regularize: bool, start: Posterior | None
+    problem: Problem,
+    method: str,
+    limits: Limits,
+    regularize: bool,
+    start: Posterior | None,
+    wants_face: bool,
 ) -> Solver:
     """The solver for the structure: by an oracle of the library, or by its own."""
     structure: Any = problem.structure
@@ -226,9 +235,8 @@ def _solver(
         first = None if start is None else partial(start_columns, start, problem)
         return solver_in_rounds(problem, first, method, limits, regularize)
     built = (*sizes(problem.scores), structure.option(problem.extra_scores))
-    lengths = None if problem.lengths is None else problem.lengths.cpu()
     first = None if start is None else partial(_start_codes, start)
-    return ops.solver(structure.oracle, built, lengths, first, method, limits, regularize)
+    return ops.solver(structure.oracle, built, first, method, limits, regularize, wants_face)
 
 
 def _start_codes(start: Posterior) -> tuple[Tensor, Tensor]:

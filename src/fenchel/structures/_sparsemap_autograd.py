@@ -13,7 +13,7 @@ from torch.autograd import Function
 
 from .._transforms import cache_signature, eager, is_transformed
 from ..ops import sparsemap as ops
-from ..ops.sparsemap.derivative import Found
+from ..ops.sparsemap.derivative import Found, Given
 from ._checks import NO_VMAP
 
 
@@ -26,12 +26,14 @@ class Argmax(Function):
     """
 
     @staticmethod
-    def forward(scores: Tensor, extra_scores: Tensor | None, found: Found) -> tuple[Tensor, Tensor]:
-        return found.solve(scores, extra_scores)
+    def forward(
+        scores: Tensor, extra_scores: Tensor | None, lengths: Tensor | None, found: Found
+    ) -> tuple[Tensor, Tensor]:
+        return found.solve(Given(scores, extra_scores, lengths))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        scores, extra_scores, ctx.found = inputs
+        scores, extra_scores, _, ctx.found = inputs
         ctx.widths = scores.shape[1], 0 if extra_scores is None else extra_scores.shape[1]
         ctx.batch, ctx.shared = (
             len(scores),
@@ -47,7 +49,7 @@ class Argmax(Function):
         if ctx.shared:
             extras = extras.sum(0, keepdim=True)
         needs = ctx.needs_input_grad
-        return parts if needs[0] else None, extras if needs[1] else None, None
+        return parts if needs[0] else None, extras if needs[1] else None, None, None
 
     @staticmethod
     def jvp(ctx: Any, scores: Tensor | None, extra_scores: Tensor | None, *_: None) -> tuple:

@@ -10,6 +10,7 @@ import yaml
 import fenchel
 from fenchel.seq2seq import Config, MappingConfig, ModelConfig
 from fenchel.seq2seq.config import _loading as configuration
+from fenchel.seq2seq.config._data import ColumnsConfig
 from fenchel.seq2seq.config._loading import ConfigError
 
 INFLECTION = configuration.example("inflection")
@@ -37,8 +38,11 @@ def test_examples_name_every_key(name: str) -> None:
     values = yaml.safe_load(configuration.example(name))
     for section, field in Config.model_fields.items():
         known = set(field.annotation.model_fields)  # type: ignore[union-attr]
-        other = {"tokens", "shared_vocabulary"} if name == "inflection" else {"language"}
-        assert set(values[section]) | other >= known
+        unused = set() if name == "text" else set(ColumnsConfig.model_fields)
+        unused |= (
+            {"tokens", "shared_vocabulary", "unicode"} if name == "inflection" else {"language"}
+        )
+        assert set(values[section]) | unused >= known
         assert set(values[section]) <= known
 
 
@@ -69,13 +73,31 @@ def test_unknown_examples_are_refused() -> None:
         ("training.batch_size=0", "training.batch_size: must be greater than 0, got 0"),
         ("training.learning_rate=.nan", "training.learning_rate: must be"),
         ("training.device=tpu", "must be 'auto', 'cpu' or 'cuda', got 'tpu'"),
-        ("data.task=translation", "`train` must be `source` and `target` for translation"),
+        (
+            "data={task: inflection, train: {source: a, target: b}, validation: c}",
+            "lists of files for",
+        ),
+        ("data={task: text, train: {source: a, target: b}, validation: c}", "both be tables, or"),
+        ("data.source=2", "`source` is for other tasks: inflection has lines `lemma TAB form TAB"),
+        ("data={task: text, train: a, validation: b, source: 0}", "number of a column, from 1, or"),
+        ("data={task: text, train: a, validation: b, source: x, header: false}", "is a name, and"),
+        ("data={task: text, train: a, validation: b, format: json, target: 2}", "must be a key of"),
+        (
+            "data={task: text, train: a, validation: b, tokens: bytes}",
+            "'words', 'subwords' or 'none'",
+        ),
+        ("evaluation.measures=[BLUE]", "evaluation.measures.0: must be 'accuracy', 'WER', 'PER'"),
+        ("evaluation.measures=[]", "must name at least one measure"),
+        (
+            "training.metric=BLUE",
+            "training.metric: must be 'loss', 'token_accuracy', 'accuracy', 'WER'",
+        ),
         ("data.train=[]", "`train` must name at least one file"),
         ("data.train={source: a, tarket: b}", "did you mean target?"),
         ("training=3", "training: must be"),
         ("search.beam=100000000000", "search.beam: must be at most 8192, got 100000000000; with"),
         ("search.max_length=99999", "search.max_length: must be at most 10000, got 99999; an out"),
-        ("surplus.key=1", "The keys here are data, model, search, training"),
+        ("surplus.key=1", "The keys here are data, evaluation, model, search, training"),
         ("model", "an override is `section.key=value`, got 'model'"),
         ("model.layers.x=1", "goes into 'layers', which is 2"),
         ("model.layers=[", "is not YAML"),
@@ -117,7 +139,7 @@ def test_all_errors_come_at_once() -> None:
     [
         ("model: {}\nmodel: {}\n", "the key 'model' is given twice"),
         ("1: 2", "the key 1 is not a word"),
-        ("[1, 2]", "must hold the sections model, data, training, search"),
+        ("[1, 2]", "must hold the sections model, data, training, evaluation, search"),
         ("model: {}", "data: this key must be given"),
         ("a: !!python/object/apply:os.getcwd []", "is not YAML"),
         ("a: " + "[" * 5000 + "]" * 5000, "is not a configuration: it nests too deep"),

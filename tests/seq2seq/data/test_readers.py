@@ -9,9 +9,9 @@ from threading import Thread
 
 import pytest
 
-from fenchel.seq2seq.config._schema import ParallelFiles
+from fenchel.seq2seq.config._data import ParallelFiles
 from fenchel.seq2seq.data import _lines, _readers
-from fenchel.seq2seq.data._readers import DataError, Malformed, covered, inflections, parallel
+from fenchel.seq2seq.data._readers import DataError, Malformed, inflections, parallel
 
 
 def inflection_file(folder: Path, content: bytes) -> str:
@@ -67,13 +67,6 @@ def test_endless_lines_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = inflection_file(tmp_path, b"a\tb\tV\n" + b"x" * 95 + b"\nc\td\tV\n")
     assert [form for _, form in inflections([path], malformed)] == ["b", "d"]
     assert malformed.first == [f"{path}, line 2: longer than 10 bytes"]
-
-
-def test_covered_files_have_two_columns(tmp_path: Path) -> None:
-    malformed = Malformed()
-    path = inflection_file(tmp_path, b"draw\tV;PST\ndraw\tdrew\tV\n")
-    assert list(covered(path, malformed)) == ["draw\tV;PST\tenglish"]
-    assert malformed.count == 1
 
 
 def test_patterns_name_files(tmp_path: Path) -> None:

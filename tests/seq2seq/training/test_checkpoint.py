@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 import inflected
 from fenchel import seq2seq
-from fenchel.seq2seq._files import FormatError, read_tensors
+from fenchel.seq2seq._files import FormatError, read_tensors, write_tensors
 from fenchel.seq2seq.config._schema import TrainingConfig
 from inflected import Recorder
 
@@ -144,3 +144,17 @@ def test_a_checkpoint_that_is_a_pipe_is_refused(folder: Path) -> None:
     os.mkfifo(folder / "model" / "last.safetensors")
     with pytest.raises(FormatError, match=r"last\.safetensors is not a regular file"):
         seq2seq.train(inflected.config(folder))
+
+
+def test_a_checkpoint_without_the_newer_keys_is_resumed(folder: Path) -> None:
+    seq2seq.train(inflected.config(folder, training={"epochs": 1}))
+    path = folder / "model" / "last.safetensors"
+    tensors, value = read_tensors(path)
+    config = value["config"]
+    del config["evaluation"]
+    for key in ("format", "source", "target", "features", "header", "unicode"):
+        del config["data"][key]
+    assert config["data"]["tokens"] == "subwords"
+    del value["progress"]["best"]["scores"]
+    write_tensors(path, tensors, value)
+    assert seq2seq.train(inflected.config(folder, training={"epochs": 2})).total_steps == 20

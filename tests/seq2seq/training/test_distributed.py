@@ -50,7 +50,8 @@ class Losses(Callback):
 
 def settings(folder: Path, name: str, size: int, **training: object) -> seq2seq.Config:
     # 160 pairs and one more: the last batch holds one pair, and one process none.
-    plan = {"batch_size": size, "epochs": 1, "log_every": 1, "gradient_accumulation": 2, **training}
+    plan = {"batch_size": size, "epochs": 1, "log_every": 1, "gradient_accumulation": 2}
+    plan |= {"metric": "edit_distance", **training}
     model = {"dropout": 0.0, "architecture": "lstm"}
     if name.startswith("transformer"):
         model |= {"architecture": "transformer", "heads": 2, "layers": 2}
@@ -112,7 +113,12 @@ def test_metrics_are_the_same(folder: Path) -> None:
     _, metrics = read_tensors(folder / "alone" / "weights.safetensors")
     _, found = read_tensors(folder / "ddp" / "weights.safetensors")
     assert found.pop("vocabularies") == metrics.pop("vocabularies")
+    scores = metrics.pop("scores")
+    assert scores["edit_distance"] > 0
+    assert found.pop("scores") == pytest.approx(scores, rel=1e-4)
     assert found == pytest.approx(metrics, rel=1e-4)
+    _, sharded = read_tensors(folder / "fsdp" / "weights.safetensors")
+    assert sharded["scores"] == pytest.approx(scores, rel=1e-4)
     assert seq2seq.load(folder / "fsdp").source.size > 4
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from .._native import NativeFunction
 from .._operator import declare
 from .._structure import step
-from .derivative import Found, Solver
+from .derivative import Found, Given, Solver
 from .solution import Face, Limits, Outcome, Support, extra_marginals
 
 METHODS = ("active_set", "frank_wolfe", "away", "pairwise")
@@ -22,7 +22,8 @@ ORACLES = ("sequence", "tree", "projective_tree", "matching", "budget", "choice"
 _ARGUMENTS = (
     "scores: f64*, extra_scores: f64*, extra_step: i64, lengths: i64*, lengths_step: i64, "
     "count: i64, n: i64, m: i64, option: i64, start_codes: i32*, start_weights: f64*, "
-    "start_width: i64, method: i64, regularize: i64, max_iter: i64, tol: f64, marginals: f64*, "
+    "start_width: i64, method: i64, regularize: i64, wants_face: i64, max_iter: i64, tol: f64, "
+    "marginals: f64*, "
     "gaps: f64*, iterations: i64*, sizes: i64*, converged: bool*, solutions: void**, shape: i64*, "
     "threads: i32"
 )
@@ -45,6 +46,7 @@ def solve(
     method: str,
     limits: Limits,
     regularize: bool,
+    wants_face: bool = False,
 ) -> tuple[Tensor, Tensor, Support, Outcome]:
     """SparseMAP of a batch by an oracle of the library.
 
@@ -59,6 +61,7 @@ def solve(
             hold the solutions, whatever `limits.tol` is.
         limits: when to stop.
         regularize: whether the marginals of extra parts count in the norm.
+        wants_face: whether `has_face` of the support is wanted, which costs two calls.
     Returns:
         The marginals (B, parts), the weights (B, K), the structures, and how it ended.
     """
@@ -72,7 +75,7 @@ def solve(
         *(scores, extra_scores, step(extra_scores, count)),
         *(lengths, 0 if lengths is None else lengths.shape[1], count, *sizes),
         *((None, None, 0) if start is None else (*start, start[0].shape[1])),
-        *(_NUMBERS[method], regularize, limits.max_iter, limits.tol),
+        *(_NUMBERS[method], regularize, wants_face, limits.max_iter, limits.tol),
         *(marginals, gaps, iterations, supports, converged, ctypes.byref(solutions), shape),
     )
     width, positions, others, missed, factor_width, num_at_once, *face_widths = shape
@@ -94,28 +97,23 @@ def solve(
 def solver(
     oracle: str,
     sizes: tuple[int, int, int],
-    lengths: Tensor | None,
     start: Callable[[], tuple[Tensor, Tensor]] | None,
     method: str,
     limits: Limits,
     regularize: bool,
+    wants_face: bool,
 ) -> Solver:
     """`solve` for scores that are given later; arguments as there, but `start` is called then."""
 
-    def solve_all(scores: Tensor, extra_scores: Tensor | None) -> tuple:
+    def solve_all(scores: Tensor, extra_scores: Tensor | None, lengths: Tensor | None) -> tuple:
         extra = None if extra_scores is None else extra_scores.contiguous()
         first = None if start is None else start()
-        rest = (lengths, first, method, limits, regularize)
+        rest = (lengths, first, method, limits, regularize, wants_face)
         return solve(oracle, sizes, scores.contiguous(), extra, *rest)
 
-    def span(
-        scores: Tensor, extra_scores: Tensor | None, rows: Tensor, weights: Tensor, support: Support
-    ) -> Support:
-        if extra_scores is not None and len(extra_scores) == len(scores):
-            extra_scores = extra_scores[rows]
+    def span(given: Given, rows: Tensor, weights: Tensor, support: Support, _: Outcome) -> Support:
         found = support.codes[rows], weights[rows]
-        rest = (None if lengths is None else lengths[rows], found, "face", limits, regularize)
-        return solve(oracle, sizes, scores[rows], extra_scores, *rest)[2]
+        return solve(oracle, sizes, *given.select(rows), found, "face", limits, regularize)[2]
 
     return Solver(solve_all, span)
 
@@ -146,12 +144,14 @@ def _found(
     tol: float,
     max_iter: int,
     regularize: bool,
+    *,
+    wants_face: bool = False,
 ) -> tuple[Tensor, Tensor, Found]:
     """Marginals, weights, and the rest."""
     n, m, option = sizes
-    rest = (lengths, None, method, Limits(tol, max_iter), regularize)
+    rest = (None, method, Limits(tol, max_iter), regularize, wants_face)
     found = Found(solver(oracle, (n, m, option), *rest))
-    return *found.solve(scores, extra_scores), found
+    return *found.solve(Given(scores, extra_scores, lengths)), found
 
 
 def _marginals(scores: Tensor, extra_scores: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
@@ -169,7 +169,7 @@ def _product(
     of_v: Tensor | None,
     *rest: Any,
 ) -> tuple[Tensor, ...]:
-    found = _found(scores, extra_scores, *rest)[2]
+    found = _found(scores, extra_scores, *rest, wants_face=True)[2]
     widths = scores.shape[1], 0 if extra_scores is None else extra_scores.shape[1]
     return found.product(of_u, of_v, None, widths, False)[:2]
 

@@ -18,7 +18,7 @@ struct Batch {
   int64_t lengths_step, count;
   const int32_t* start_codes;                // (count, start_width, positions)
   const double* start_weights;               // (count, start_width)
-  int64_t start_width, method, regularize, max_iter;
+  int64_t start_width, method, regularize, wants_face, max_iter;
   double tol;
   double *marginals, *gaps;                  // (count, parts), (count)
   int64_t *iterations, *sizes;               // (count)
@@ -112,7 +112,9 @@ class BatchSolver {
     batch_.iterations[row] = outcome.iterations;
     batch_.converged[row] = outcome.converged;
     write(solution);
-    solution.has_face = solution.at_once ? instance_.decomposition.is_face_exact : outcome.gap <= kExactGap;
+    if (batch_.wants_face)
+      solution.has_face = solution.at_once ? instance_.decomposition.is_face_exact
+                                           : outcome.gap <= kExactGap && spans_face(instance_, outcome.gap);
     batch_.sizes[row] = static_cast<int64_t>(solution.weights.size());
   }
 

@@ -61,14 +61,32 @@ def jacobian(
     return out[0], out[1], out_weights
 
 
+class Given(NamedTuple):
+    """What a batch is solved for."""
+
+    scores: Tensor
+    """(B, n) in float64"""
+    extra_scores: Tensor | None
+    """(B or 1, m) in float64"""
+    lengths: Tensor | None
+    """(B, k) in int64"""
+
+    def select(self, rows: Tensor) -> Given:
+        """Some of the instances, (b,)."""
+        scores, extra, lengths = self
+        if extra is not None and len(extra) == len(scores):
+            extra = extra[rows]
+        return Given(scores[rows], extra, None if lengths is None else lengths[rows])
+
+
 class Solver(NamedTuple):
     """SparseMAP of one batch, and what its Jacobian needs."""
 
-    solve: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor, Support, Outcome]]
-    """Scores (B, n) and extra scores (B or 1, m) to marginals, weights and structures."""
-    span: Callable[[Tensor, Tensor | None, Tensor, Tensor, Support], Support]
-    """The same scores, the numbers (b,) of some instances, the weights and the structures found, to
-    structures that span the faces of the solutions of these instances."""
+    solve: Callable[[Tensor, Tensor | None, Tensor | None], tuple[Tensor, Tensor, Support, Outcome]]
+    """What is given, to marginals, weights, structures, and how it ended."""
+    span: Callable[[Given, Tensor, Tensor, Support, Outcome], Support]
+    """What was given, the numbers (b,) of some instances, and the weights, the structures and the
+    outcome of all, to structures that span the faces of the solutions of these instances."""
 
 
 class Found:
@@ -86,12 +104,12 @@ class Found:
         self._spans: Callable[[], Support] | None = None
         self._rows: Tensor | None = None
 
-    def solve(self, scores: Tensor, extra_scores: Tensor | None) -> tuple[Tensor, Tensor]:
-        marginals, weights, self.support, self.outcome = self._solver.solve(scores, extra_scores)
+    def solve(self, given: Given) -> tuple[Tensor, Tensor]:
+        marginals, weights, self.support, self.outcome = self._solver.solve(*given)
         rows = (~self.support.has_face).nonzero().flatten()
         if len(rows):
             self._rows = rows
-            arguments = scores, extra_scores, rows, weights.detach(), self.support
+            arguments = given, rows, weights.detach(), self.support, self.outcome
             self._spans = cache(partial(self._solver.span, *arguments))
         return marginals, weights
 

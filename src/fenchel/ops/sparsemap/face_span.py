@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .combination import SINGULAR
 from .reference import Oracle
-from .solution import Outcome, Support, inner
+from .solution import Support, inner
 
 TRIES = 2
 """How many directions in a row may find nothing new before the face counts as spanned."""
@@ -32,7 +32,7 @@ class _Hull:
         width = len(scores) + (len(extra_scores) if regularize else 0)
         self._basis = scores.new_zeros(0, width)  # orthonormal
         self._extras_of = scores.new_zeros(0, len(extra_scores))  # what each direction has of these
-        self._step = 1e-6 + 8 * (2 * gap) ** 0.5
+        self._step = 1e-7 + 8 * (2 * gap) ** 0.5
         self._generator = torch.Generator().manual_seed(seed)
         self.failed = 0
 
@@ -96,7 +96,7 @@ def span(
     scores: Tensor,
     extra_scores: Tensor,
     support: Support,
-    outcome: Outcome,
+    gap: Tensor,
     regularize: bool,
     max_calls: int,
 ) -> Support:
@@ -104,14 +104,14 @@ def span(
 
     Args:
         oracle, scores, extra_scores, regularize: as for `solve`.
-        support, outcome: of solutions that are as exact as rounding allows.
+        support, gap: of solutions that are as exact as rounding allows; (B,) the latter.
         max_calls: of the oracle, for one instance.
     Returns:
         The structures, with the factor of their Gram matrix. Their codes mean nothing.
     """
     hulls = []
     for b, size in enumerate(support.sizes.tolist()):
-        hull = _Hull(scores[b], extra_scores[b], regularize, float(outcome.gap[b]), b)
+        hull = _Hull(scores[b], extra_scores[b], regularize, float(gap[b]), b)
         for k in range(size):
             hull.add(support.parts[b, k], support.extras[b, k])
         hulls.append(hull)

@@ -9,18 +9,19 @@
 
 // `shape` gets the size of the largest support, how many positions and extra parts its structures have, how many
 // instances did not converge, the size of the largest factor, how many instances were solved at once, and how
-// many numbers the groups and the links of one have at most. Map is the oracle of the structure's MAP operator.
+// many numbers the groups and the links of one have at most. Only if `wants_face` is it known which of them have
+// structures that span their faces. Map is the oracle of the structure's MAP operator.
 #define FENCHEL_SPARSEMAP(name, Map)                                                               \
   FENCHEL_API int fenchel_sparsemap_##name(                                                        \
       const double* scores, const double* extra_scores, int64_t extra_step,                        \
       const int64_t* lengths, int64_t lengths_step, int64_t count, int64_t n, int64_t m,           \
       int64_t option, const int32_t* start_codes, const double* start_weights,                     \
-      int64_t start_width, int64_t method, int64_t regularize, int64_t max_iter, double tol,       \
+      int64_t start_width, int64_t method, int64_t regularize, int64_t wants_face, int64_t max_iter, double tol, \
       double* marginals, double* gaps, int64_t* iterations, int64_t* sizes, bool* converged,       \
       fenchel::Solutions** solutions, int64_t* shape, int threads) {                               \
     const fenchel::Batch batch{scores,        extra_scores, extra_step, lengths,    lengths_step,  \
                                count,         start_codes,  start_weights, start_width, method,    \
-                               regularize,    max_iter,     tol,        marginals,  gaps,          \
+                               regularize,    wants_face,   max_iter,   tol,        marginals,  gaps, \
                                iterations,    sizes,        converged,  threads};                  \
     return fenchel::solve_batch(batch, fenchel::oracle_maker<fenchel::Map>(n, m, option),          \
                                 solutions, shape);                                                 \
@@ -28,7 +29,7 @@
   FENCHEL_SIGNATURE(                                                                               \
       sparsemap_##name,                                                                            \
       "scores, extra_scores, extra_step, lengths, lengths_step, count, n, m, option, "             \
-      "start_codes, start_weights, start_width, method, regularize, max_iter, tol, marginals, "    \
+      "start_codes, start_weights, start_width, method, regularize, wants_face, max_iter, tol, marginals, "    \
       "gaps, iterations, sizes, converged, solutions, shape, threads")
 
 FENCHEL_SPARSEMAP(sequence, SequenceMap)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .combination import Combination
-from .solution import EXACT_GAP, Limits, Outcome, Support
+from .solution import Limits, Outcome, Support
 
 MAX_STALLED = 100
 """How many rounds in a row may have no growth of the objective, which rounding can hide."""
@@ -213,7 +213,7 @@ def _gather(instances: list[_Instance], first: Columns) -> tuple[Tensor, Support
         stacked([c.extras for c in combinations], first.extras, 0),
         factor,
         sizes,
-        outcome.gap <= EXACT_GAP,
+        torch.zeros_like(outcome.converged),
     )
     return weights, support, outcome
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from .._native import NativeFunction
 from . import METHODS
 from .reference import Columns, check_best, leave_unsolved
-from .solution import EXACT_GAP, Limits, Outcome, Support, inner
+from .solution import Limits, Outcome, Support, inner
 
 _BEGIN = NativeFunction(
     "sparsemap_begin",
@@ -105,5 +105,5 @@ def _collect(
     extras = scores.new_empty(count, width, extra_scores.shape[1])
     weights, factor = scores.new_empty(count, width), scores.new_empty(count, width, width)
     _COLLECT(rounds, width, marginals, parts, extras, weights, factor)
-    support = Support(parts, parts, extras, factor, sizes, gaps <= EXACT_GAP)
+    support = Support(parts, parts, extras, factor, sizes, torch.zeros_like(converged))
     return marginals, weights, support, Outcome(gaps, iterations, converged, missed=0)

@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
 
 
 EXACT_GAP = 1e-12
-"""With a gap up to this, structures span the face of the solution but for what rounding hides."""
+"""With a gap up to this, marginals are as exact as rounding allows."""
 
 
 class Face(NamedTuple):

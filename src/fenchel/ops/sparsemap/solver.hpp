@@ -17,6 +17,7 @@ namespace fenchel {
 struct Limits {
   double gap;
   int64_t iterations;
+  double rounding = 1;  // the share of `Instance::rounding`, which no gap may exceed, that is asked for
 };
 
 struct Outcome {
@@ -90,7 +91,7 @@ class Instance {
 
   // The same before there are marginals; scores are compared with that of this structure.
   double find_best() {
-    double value = find_next();
+    double value = find_preferred();
     if (value == -kInf<double>) return value;
     const double top = extra_scores_ ? largest_unpadded(extra_scores_, oracle_.extras()) : kNone;
     is_exact_ = needs_exact_sums(std::fmax(top, largest_unpadded(scores_, parts_)), value);
@@ -98,14 +99,14 @@ class Instance {
       if (!exact_) exact_ = std::make_unique<ExactOracle>(make_(Exact()));
       exact_->resize(lengths_);
       oracle_has_extra_ = false;
-      value = find_next();
+      value = find_preferred();
     }
     const int32_t *parts = support.row(support.size()), *extras = extras_of(support.size());
     for (int64_t i = 0; i < positions_; ++i) base_[i] = at(scores_, parts[i]);
     for (int64_t i = 0; i < extras_; ++i) base_[positions_ + i] = at(extra_scores(), extras[i]);
     if (!is_exact_)
       for (double score : base_) magnitude_ += std::abs(score);
-    tie_ = kTie + 64 * std::numeric_limits<double>::epsilon() * magnitude_;
+    tie_ = kTie + rounding_of_scores();
     return value;
   }
   void fill_best() { fill_next(code_.data()); }
@@ -213,6 +214,9 @@ class Instance {
     const double size = static_cast<double>(structures);
     return 16 * std::numeric_limits<double>::epsilon() * (8 + size) * (positions_ + magnitude_);
   }
+
+  // What of a difference of scores may be.
+  double rounding_of_scores() const { return 64 * std::numeric_limits<double>::epsilon() * magnitude_; }
 
   const std::vector<double>& marginals() const { return marginals_; }
   int64_t count() const { return count_; }
@@ -335,21 +339,23 @@ Outcome active_set(Instance<Make>& instance, Limits limits, int64_t patience) {
     const double tau = support.optimize();
     const double value = (support.mean_score() + tau) / 2;
     instance.update_marginals();
-    const double tolerance = std::max(limits.gap, instance.rounding());
+    const double tolerance = std::max(limits.gap, limits.rounding * instance.rounding());
     stalled = value > best ? 0 : stalled + 1;
     best = std::max(best, value);
-    // Where several structures are here, others may tie. The certificate needs the best one itself.
-    bool is_preferred = support.size() > 1 && outcome.iterations > 0 && outcome.iterations + 1 < limits.iterations;
-    double score, overlap;
-    bool is_new;
-    for (;; is_preferred = false) {
-      is_preferred ? instance.find_preferred() : instance.find_next();
+    double score = 0, overlap = 0;
+    const auto ask = [&](bool preferred) {
+      preferred ? instance.find_preferred() : instance.find_next();
       ++outcome.iterations;
       score = instance.score_next(), overlap = instance.overlap(support.size());
       gap = score - overlap - tau;
-      is_new = support.compare_next() < 0 && gap > tolerance;
-      if (is_new || !is_preferred) break;
-    }
+      return support.compare_next() < 0 && gap > tolerance;
+    };
+    // The preferred one of structures that tie is added; the certificate needs the best one itself. At first that is
+    // asked for, because it is often all.
+    const bool first = outcome.iterations == 0 || support.size() == 1;
+    const bool may_ask_twice = outcome.iterations + 2 < limits.iterations;
+    bool is_new = ask(!first && may_ask_twice);
+    if (may_ask_twice && is_new == first) is_new = ask(first) || (first && ask(false));
     const bool last = outcome.iterations == limits.iterations;
     if (is_new && stalled < kMaxStalled && !last) {
       support.add_next(score, 0);
@@ -357,7 +363,7 @@ Outcome active_set(Instance<Make>& instance, Limits limits, int64_t patience) {
       continue;
     }
     outcome.gap = std::max(score - overlap - instance.level(), 0.0);
-    outcome.converged = outcome.gap <= tolerance;
+    outcome.converged = outcome.gap <= tolerance + instance.rounding();
     if (outcome.converged || is_fresh || last) return outcome;
     support.refactor();
     is_fresh = true;

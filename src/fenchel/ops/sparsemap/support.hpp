@@ -90,6 +90,10 @@ class Support {
     ++size_;
     return true;
   }
+  // Drops what `add_direction` added behind the first structures.
+  void keep_first(int64_t size) {
+    while (size_ > size) factor_.erase(--size_);
+  }
   // Gives the structures the weights of the best point of their affine hull, negative ones too; returns τ.
   double optimize_hull() {
     const double tau = 1 - factor_.solve_on_plane(trial_.data());

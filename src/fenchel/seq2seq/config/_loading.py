@@ -16,7 +16,8 @@ from pydantic import BaseModel, ValidationError
 
 from ... import _checks
 from ..._choices import TASKS
-from ._schema import TAGS, Config, ParallelFiles
+from ._data import TAGS, ColumnsConfig, ParallelFiles
+from ._schema import Config
 
 MAX_CHARACTERS = 1 << 20
 """A longer file is taken for something else than a configuration."""
@@ -109,6 +110,15 @@ def parse(text: str, overrides: Sequence[str] = (), name: str = "the configurati
     except ValidationError as error:
         reasons = "\n  ".join(dict.fromkeys(describe(part) for part in error.errors()))
         raise ConfigError(f"{name} cannot be used:\n  {reasons}") from None
+
+
+def parse_columns(values: dict[str, Any]) -> ColumnsConfig:
+    """The columns of a table, from the keys of `data` that describe them."""
+    try:
+        return ColumnsConfig.model_validate(values)
+    except ValidationError as error:
+        reasons = "; ".join(describe(part) for part in error.errors())
+        raise ConfigError(f"the columns cannot be used: {reasons}") from None
 
 
 def _parse_yaml(text: str, name: str) -> Any:

@@ -5,31 +5,23 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
-    BeforeValidator,
     ConfigDict,
-    Discriminator,
     Field,
     PositiveInt,
-    Tag,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from ... import mappings
-from ..._choices import Device, Task
+from ..._choices import Device, Metric
 from ..._search_sizes import too_large
+from ._data import DataConfig, EvaluationConfig
+from ._section import Section
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Size = Annotated[int, Field(gt=0, le=10_000_000)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class Section(BaseModel):
-    """A section of the configuration. Unknown keys and wrong types are errors."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class MappingConfig(Section):
@@ -139,81 +131,6 @@ class ModelConfig(Section):
         return self
 
 
-class ParallelFiles(Section):
-    """Two files of parallel text, one sentence a line, plain or gzip."""
-
-    source: str
-    target: str
-
-
-TAGS = ("file", "pair")
-
-
-def _tag(value: Any) -> str:
-    return TAGS[0] if isinstance(value, str) else TAGS[1]
-
-
-def _as_list(value: Any) -> Any:
-    return value if isinstance(value, list) else [value]
-
-
-Files = Annotated[
-    list[
-        Annotated[
-            Annotated[str, Tag(TAGS[0])] | Annotated[ParallelFiles, Tag(TAGS[1])],
-            Discriminator(_tag),
-        ]
-    ],
-    BeforeValidator(_as_list),
-]
-
-
-class DataConfig(Section):
-    """The files of the pairs, and how text is split into tokens.
-
-    Args:
-        task: "inflection", "translation" or "summarization".
-        train: for inflection a list of files, with `*` as a wildcard; else `source` and `target`,
-            or a list of such pairs.
-        validation: the same, to choose the best model.
-        language: the language of all inflection files. By default it is a file's name up to
-            "-train", "-dev" or "-test", or its first dot. If the training files have only one
-            language, the validation files have it, too.
-        tokens: how text is split; inflection is always split into characters.
-        vocabulary_size: the largest size of a vocabulary.
-        shared_vocabulary: whether source and target text share one vocabulary.
-        max_length: pairs with more tokens on a side are left out of training, and counted.
-        malformed: whether to skip a line that cannot be read, or to stop with an error.
-        streaming: whether to read the files again in every epoch and to shuffle them in a buffer,
-            for corpora larger than memory.
-        buffer: the number of pairs in that buffer, which are shuffled and batched together.
-    """
-
-    task: Task
-    train: Files
-    validation: Files
-    language: str | None = None
-    tokens: Literal["characters", "words", "subwords"] = "subwords"
-    vocabulary_size: Annotated[int, Field(ge=8, le=10_000_000)] = 8000
-    shared_vocabulary: bool = False
-    max_length: PositiveInt = 250
-    malformed: Literal["skip", "error"] = "skip"
-    streaming: bool = False
-    buffer: Annotated[int, Field(gt=0, le=1_000_000_000)] = 100_000
-
-    @model_validator(mode="after")
-    def _check_files(self) -> DataConfig:
-        for key in ("train", "validation"):
-            files = getattr(self, key)
-            if not files:
-                raise ValueError(f"`{key}` must name at least one file.")
-            kind = str if self.task == "inflection" else ParallelFiles
-            if not all(isinstance(file, kind) for file in files):
-                expected = "a list of files" if kind is str else "`source` and `target`"
-                raise ValueError(f"`{key}` must be {expected} for {self.task}.")
-        return self
-
-
 class TrainingConfig(Section):
     """How a model is trained.
 
@@ -231,7 +148,8 @@ class TrainingConfig(Section):
         min_lr_ratio: the lowest learning rate, as a share of the first one.
         max_grad_norm: a gradient of a larger norm is scaled down to it.
         early_stopping_patience: how many validations without a better `metric` end training.
-        metric: chooses the best model; "accuracy" is that of greedy decoding.
+        metric: chooses the best model: "loss", "token_accuracy", or a measure of the outputs of
+            greedy decoding, such as "accuracy", "PER" or "BLEU".
         validate_every: the number of epochs or steps between validations.
         validate_unit: "epochs" or "steps".
         checkpoint_every: the number of steps between checkpoints; each validation writes one, too.
@@ -258,7 +176,7 @@ class TrainingConfig(Section):
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.01
     max_grad_norm: PositiveFloat = 5.0
     early_stopping_patience: PositiveInt = 15
-    metric: Literal["loss", "token_accuracy", "accuracy"] = "accuracy"
+    metric: Metric = "accuracy"
     validate_every: PositiveInt = 1
     validate_unit: Literal["epochs", "steps"] = "epochs"
     checkpoint_every: PositiveInt = 500
@@ -291,9 +209,10 @@ class SearchConfig(Section):
 
 
 class Config(Section):
-    """The whole configuration, with the sections model, data, training and search."""
+    """The whole configuration: model, data, training, evaluation and search."""
 
     model: ModelConfig = ModelConfig()
     data: DataConfig
     training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
     search: SearchConfig = SearchConfig()

@@ -14,10 +14,8 @@ from ._vocabulary import (
     check_tokens,
     content_ids,
     most_frequent,
+    quoted,
 )
-
-MAX_QUOTED = 80
-"""How many characters of an input an error message quotes."""
 
 
 class Inflection(Vocabulary):
@@ -75,13 +73,13 @@ class Inflection(Vocabulary):
         if language is None:
             if len(self.languages) != 1:
                 raise ValueError(
-                    f"name the language of {_quoted(text)} after the tags: one of "
+                    f"name the language of {quoted(text)} after the tags: one of "
                     f"{', '.join(self.languages)}."
                 )
             language = self.languages[0]
         elif language not in self._language_ids:
             raise ValueError(
-                f"the language {language!r} of {_quoted(text)} is not one that the model knows: "
+                f"the language {language!r} of {quoted(text)} is not one that the model knows: "
                 f"{', '.join(self.languages)}."
             )
         return [
@@ -131,19 +129,15 @@ def _split_tags(bundle: str) -> list[str]:
     return [tag.strip() for tag in bundle.split(";") if tag.strip()]
 
 
-def _quoted(text: str) -> str:
-    return repr(text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…")
-
-
 def _columns(text: str, languages: Iterable[str] = ()) -> tuple[str, str, str | None]:
     """The lemma, the tags and the language of a text; None for a language that it does not name."""
     if "\t" in text:
         lemma, bundle, *rest = text.split("\t")
         if len(rest) > 1 or not lemma.strip() or not _split_tags(bundle):
-            raise ValueError(f"expected `lemma TAB tags TAB language`, got {_quoted(text)}.")
+            raise ValueError(f"expected `lemma TAB tags TAB language`, got {quoted(text)}.")
         return lemma, bundle, rest[0] if rest else None
     words = text.split(" ")
     language = words.pop() if len(words) > 2 and words[-1] in languages else None
     if not "".join(words[:-1]) or not _split_tags(words[-1]):
-        raise ValueError(f"expected a lemma and tags, such as `draw V;PST`, got {_quoted(text)}.")
+        raise ValueError(f"expected a lemma and tags, such as `draw V;PST`, got {quoted(text)}.")
     return " ".join(words[:-1]), words[-1], language

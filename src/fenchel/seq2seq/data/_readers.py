@@ -1,4 +1,4 @@
-"""Readers of inflection files and of parallel text, which report malformed lines."""
+"""Readers of tables, inflection files and parallel text, which report malformed lines."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..config._schema import DataConfig, ParallelFiles
+from ..config._data import ColumnsConfig, DataConfig, ParallelFiles
 from ._lines import decode_line, read_lines
+from ._tables import HeaderError, Table, is_json
 
 BYTE_ORDER_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 """Those of UTF-16 and UTF-32; the little-endian mark of UTF-32 begins with that of UTF-16."""
+DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error)
+"""What is raised for a damaged gzip file."""
 MAX_QUOTED = 10
 """How many malformed lines a report quotes."""
 
@@ -56,6 +59,21 @@ class Malformed:
         return "\n  ".join([f"skipped {self.count} malformed lines:", *self.first, *more])
 
 
+@dataclass
+class LastMalformed(Malformed):
+    """The last malformed line alone, for a caller who reports each of them."""
+
+    reason: str = ""
+
+    def add(self, path: str, line: int, reason: str) -> None:
+        self.reason = f"{path}: {reason}"
+
+    def take(self) -> str:
+        """The reason since this was last called, or nothing."""
+        taken, self.reason = self.reason, ""
+        return taken
+
+
 def language_of(path: str) -> str:
     """The language that an inflection file is named after.
 
@@ -83,7 +101,7 @@ def expand(patterns: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def _open(path: str) -> Iterator[io.BufferedIOBase]:
+def open_text(path: str) -> Iterator[io.BufferedIOBase]:
     """Opens a file, plain or gzip, once: a pipe cannot be opened again."""
     with open(path, "rb") as file:
         if file.peek(2)[:2] != b"\x1f\x8b":
@@ -101,7 +119,7 @@ def lines(path: str, malformed: Malformed) -> Iterator[tuple[int, str | None]]:
         OSError: if the file cannot be read.
     """
     number = 0
-    with _open(path) as file:
+    with open_text(path) as file:
         try:
             for number, raw in enumerate(read_lines(file), start=1):
                 if number == 1:
@@ -112,7 +130,7 @@ def lines(path: str, malformed: Malformed) -> Iterator[tuple[int, str | None]]:
                     malformed.add(path, number, str(error))
                     text = None
                 yield number, text
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        except DAMAGE as error:
             raise DataError(f"{path} is damaged after line {number}: {error}.") from None
 
 
@@ -132,6 +150,57 @@ def _is_filled(columns: Sequence[str]) -> bool:
     return all(text.strip() for text in (*texts, tags.replace(";", "")))
 
 
+def _rows(path: str, parse: Callable[[str], Pair | None], malformed: Malformed) -> Iterator[Pair]:
+    """The pairs of a file's lines, without blank ones and those that `parse` returns None for.
+
+    Raises:
+        DataError: if the header does not fit.
+    """
+    for number, line in lines(path, malformed):
+        if not line:
+            continue
+        try:
+            pair = parse(line)
+        except HeaderError as error:
+            raise DataError(f"{path}, line {number}: {error}.") from None
+        except ValueError as error:
+            malformed.add(path, number, str(error))
+        else:
+            if pair is not None:
+                yield pair
+
+
+def tables(paths: Sequence[str], columns: ColumnsConfig, malformed: Malformed) -> Iterator[Pair]:
+    """The pairs of tables.
+
+    Args:
+        paths: files, or patterns with `*`.
+        columns: where they have their sources and targets.
+        malformed: gets the lines of another format.
+    """
+    for path in expand(paths):
+        try:
+            table = Table(columns, json=is_json(path, columns))
+        except HeaderError as error:
+            raise DataError(f"{path}: {error}.") from None
+        yield from _rows(path, table.parse, malformed)
+
+
+def inflection_parser(language: str) -> Callable[[str], Pair]:
+    """Parses lines `lemma TAB form TAB tag;tag;…` of a language, for `inflections`."""
+
+    def parse(line: str) -> Pair:
+        columns = line.split("\t")
+        if len(columns) != 3:
+            raise ValueError(f"expected 3 columns (lemma, form, tags), got {len(columns)}")
+        if not _is_filled(columns):
+            raise ValueError("a column is empty")
+        lemma, form, tags = columns
+        return f"{lemma}\t{tags}\t{language}", form
+
+    return parse
+
+
 def inflections(
     paths: Sequence[str], malformed: Malformed, language: str | None = None
 ) -> Iterator[Pair]:
@@ -145,68 +214,48 @@ def inflections(
         `lemma TAB tags TAB language`, and the form.
     """
     for path in expand(paths):
-        file_language = language or language_of(path)
-        for number, line in lines(path, malformed):
-            if line is None or not line:
-                continue
-            columns = line.split("\t")
-            if len(columns) != 3:
-                reason = f"expected 3 columns (lemma, form, tags), got {len(columns)}"
-                malformed.add(path, number, reason)
-            elif not _is_filled(columns):
-                malformed.add(path, number, "a column is empty")
-            else:
-                lemma, form, tags = columns
-                yield f"{lemma}\t{tags}\t{file_language}", form
+        yield from _rows(path, inflection_parser(language or language_of(path)), malformed)
 
 
-def covered(path: str, malformed: Malformed, language: str | None = None) -> Iterator[str]:
-    """The sources of a test file without forms, of lines `lemma TAB tag;tag;…`.
+def numbered_parallel(pair: ParallelFiles, malformed: Malformed) -> Iterator[tuple[int, str, str]]:
+    """The numbered lines of two files of parallel text; both are empty if one is malformed.
 
-    They are as those of `inflections`.
-    """
-    file_language = language or language_of(path)
-    for number, line in lines(path, malformed):
-        if line is None or not line:
-            continue
-        columns = line.split("\t")
-        if len(columns) != 2 or not _is_filled(columns):
-            malformed.add(path, number, "expected 2 columns (lemma, tags)")
-        else:
-            yield f"{columns[0]}\t{columns[1]}\t{file_language}"
-
-
-def parallel(files: Sequence[ParallelFiles], malformed: Malformed) -> Iterator[Pair]:
-    """The pairs of lines of parallel text.
-
-    A pair with one empty side is malformed, and a pair with two is left out.
+    A pair with one empty side is malformed.
 
     Raises:
         DataError: if one file has more lines than the other.
     """
+    targets = lines(pair.target, malformed)
+    number = 0
+    for number, source in lines(pair.source, malformed):
+        _, target = next(targets, (0, ...))
+        if target is ...:
+            raise DataError(f"{pair.target} ends before line {number} of {pair.source}.")
+        if source is None or target is None:
+            yield number, "", ""
+            continue
+        source, target = source.strip(), target.strip()
+        if bool(source) != bool(target):
+            side = pair.target if source else pair.source
+            malformed.add(side, number, "empty, while the other side is not")
+            source = target = ""
+        yield number, source, target
+    if next(targets, None) is not None:
+        raise DataError(f"{pair.source} ends before line {number + 1} of {pair.target}.")
+
+
+def parallel(files: Sequence[ParallelFiles], malformed: Malformed) -> Iterator[Pair]:
+    """The pairs of lines of parallel text, without those that are empty or malformed."""
     for pair in files:
-        targets = lines(pair.target, malformed)
-        number = 0
-        for number, source in lines(pair.source, malformed):
-            _, target = next(targets, (0, ...))
-            if target is ...:
-                raise DataError(f"{pair.target} ends before line {number} of {pair.source}.")
-            if source is None or target is None:
-                continue
-            source, target = source.strip(), target.strip()
-            if source and target:
+        for _, source, target in numbered_parallel(pair, malformed):
+            if source:
                 yield source, target
-            elif source or target:
-                side = pair.target if source else pair.source
-                malformed.add(side, number, "empty, while the other side is not")
-        if next(targets, None) is not None:
-            raise DataError(f"{pair.source} ends before line {number + 1} of {pair.target}.")
 
 
 def paths(data: DataConfig, split: str) -> list[str]:
     """The files of the split "train" or "validation"."""
     files = getattr(data, split)
-    if data.task == "inflection":
+    if data.has_tables:
         return expand(files)
     return [path for pair in files for path in (pair.source, pair.target)]
 
@@ -225,4 +274,6 @@ def pairs(
     files = getattr(data, split)
     if data.task == "inflection":
         return inflections(files, malformed, data.language or language)
+    if data.has_tables:
+        return tables(files, data, malformed)
     return parallel(files, malformed)

@@ -21,6 +21,8 @@ UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 """How a text shows a token that is not in the vocabulary."""
 MAX_TRAINING_TEXTS = 2_000_000
 """How many texts subwords are learnt from; sentencepiece holds them all in memory."""
+MAX_QUOTED = 80
+"""How many characters of an input an error message quotes."""
 
 _KINDS: dict[str, type[Vocabulary]] = {}
 
@@ -64,6 +66,11 @@ class Vocabulary(abc.ABC):
         """Whether the text of a sequence always begins with the texts of its prefixes."""
         return False
 
+    def normalize(self, text: str) -> str:
+        """The text as an output could spell it: a vocabulary that splits at spaces knows no others
+        than single ones, and another may know only a normal form."""
+        return text
+
     def unknown(self, text: str) -> list[str]:
         """The parts of a text that `encode` takes for unknown tokens, in their order."""
         return [SPECIAL[UNK]] * self.encode(text).count(UNK)
@@ -84,7 +91,7 @@ class Vocabulary(abc.ABC):
         Raises:
             ValueError: for any other value.
         """
-        from . import _inflection  # noqa: F401  registers its kind
+        from . import _features, _inflection, _normalized  # noqa: F401  registers their kinds
 
         kind = value.get("kind") if isinstance(value, dict) else None
         if kind not in _KINDS:
@@ -121,6 +128,11 @@ def check_tokens(parts: dict[str, Any]) -> None:
                 wrong = "stands twice" if isinstance(token, str) else "is not a text"
                 raise ValueError(f"`{name}` must hold different texts; {token!r} {wrong}.")
             seen.add(token)
+
+
+def quoted(text: str) -> str:
+    """The start of an input in quotation marks, for an error message."""
+    return repr(text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…")
 
 
 def content_ids(ids: Sequence[int]) -> Iterator[int]:
@@ -233,9 +245,22 @@ class Words(_TokenList):
     kind = "words"
     separator = " "
 
+    def normalize(self, text: str) -> str:
+        return self.separator.join(self.split(text))
+
     @staticmethod
     def split(text: str) -> Sequence[str]:
         return text.split()
+
+
+class Symbols(Words):
+    """Tokens that are given between spaces, such as phonemes.
+
+    They are split as `Words` are. But all symbols of a text form one word, which matters to the
+    word error rate.
+    """
+
+    kind = "symbols"
 
 
 class Subwords(Vocabulary):
@@ -301,6 +326,9 @@ class Subwords(Vocabulary):
 
     def encode(self, text: str) -> list[int]:
         return self._processor.encode(text)
+
+    def normalize(self, text: str) -> str:
+        return " ".join(word for word in text.split(" ") if word)
 
     def unknown(self, text: str) -> list[str]:
         pieces = self._processor.encode(text, out_type=str)

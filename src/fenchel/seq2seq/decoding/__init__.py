@@ -1,1 +1,1 @@
-"""Decoding: search with certificates, and the evaluation of what it finds."""
+"""Decoding: search with certificates, scores of given outputs, and measures of outputs."""

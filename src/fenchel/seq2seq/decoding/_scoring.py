@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from torch import Tensor
 
 from .._checks import check_not_empty, check_search_size, check_texts
 from ..data._batches import padded, split_batches
@@ -22,7 +23,7 @@ class Score:
     """The probability of one output, given its source.
 
     Args:
-        tokens: the ids of the output's tokens, as the vocabulary splits it.
+        tokens: the ids of the output's tokens, without begin and end, as the vocabulary splits it.
         probabilities: of each token, and of the end, given the tokens before it.
     """
 
@@ -39,6 +40,36 @@ class Score:
         """The product of the probabilities; it may underflow where its logarithm does not."""
         return math.exp(self.log_probability)
 
+    @property
+    def first_zero(self) -> int | None:
+        """The index of the first token, or of the end, that has probability zero, or None."""
+        return next((i for i, p in enumerate(self.probabilities) if p == 0), None)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the probability is not zero."""
+        return self.first_zero is None
+
+
+def forced_steps(
+    ensemble: Ensemble, source: Tensor, lengths: Tensor, target: Tensor
+) -> Iterator[Tensor]:
+    """The probabilities (B, V) of the next token, before each token of given targets.
+
+    It is called inside of `ensemble.evaluating()`.
+
+    Args:
+        ensemble: the models.
+        source, lengths: tokens (B, S) and their numbers (B,).
+        target: tokens (B, T), without begin, padded with 0.
+    """
+    states = ensemble.start(source, lengths)
+    last = torch.full_like(target[:, 0], BOS)
+    for token in target.unbind(1):
+        p, _, states = ensemble.step(states, last)
+        yield p
+        last = token
+
 
 def score(
     models: Seq2Seq | Sequence[Seq2Seq],
@@ -49,20 +80,27 @@ def score(
 ) -> list[Score]:
     """The probabilities of given outputs: Πₜ p(yₜ | y₁ … yₜ₋₁, x), the end included.
 
+    The tokens are those that the target vocabulary splits the output into. If other sequences of
+    subwords spell the same text, their probability is not counted; `search` adds them up.
+
     Args:
         models: a model, or several, whose probabilities for the next token are averaged.
         pairs: sources and outputs.
         batch_size: the largest number of pairs computed at once.
         before_step: called before each step of the models; what it raises ends the computation.
+    Returns:
+        One score for each pair, in their order.
     Raises:
         TypeError, ValueError: if an argument is wrong, or a text is empty or has another format.
+
+    Cost: a step of the models for each token of the longest output of a batch.
 
     >>> from fenchel.seq2seq import Characters, ModelConfig
     >>> letters = Characters("abc")
     >>> model = Seq2Seq(ModelConfig(embedding=4, hidden=4, layers=1), letters, letters)
     >>> (found,) = score(model, [("abc", "ab")])
-    >>> found.tokens, len(found.probabilities)
-    ((4, 5), 3)
+    >>> found.tokens, len(found.probabilities), found.is_possible
+    ((4, 5), 3, True)
     """
     check_search_size("batch_size", batch_size)
     check_texts([text for pair in pairs for text in pair])
@@ -74,23 +112,21 @@ def score(
         check_not_empty("source", source, ids[-1][0])
         check_not_empty("target", target, ids[-1][1])
     lengths = [max(len(x), len(y) + 1) for x, y in ids]
-    order = sorted(range(len(ids)), key=lambda i: lengths[i])
+    order = sorted(range(len(ids)), key=lambda i: (lengths[i], len(ids[i][1])))
     found: dict[int, Score] = {}
     for rows in split_batches([lengths[i] for i in order], batch_size):
         chosen = order[rows]
         sources, targets = zip(*(ids[i] for i in chosen), strict=True)
         target = padded([[*y, EOS] for y in targets]).to(device)
         source_lengths = torch.tensor([len(x) for x in sources], device=device)
-        columns = []
         with ensemble.evaluating():
-            states = ensemble.start(padded(sources).to(device), source_lengths)
-            last = torch.full_like(target[:, 0], BOS)
+            steps = forced_steps(ensemble, padded(sources).to(device), source_lengths, target)
+            columns = []
             for token in target.unbind(1):
                 if before_step is not None:
                     before_step()
-                p, _, states = ensemble.step(states, last)
-                columns.append(p.gather(1, token[:, None])[:, 0])
-                last = token
-        for i, y, row in zip(chosen, targets, torch.stack(columns, 1).tolist(), strict=True):
+                columns.append(next(steps).gather(1, token[:, None])[:, 0])
+            p = torch.stack(columns)
+        for i, y, row in zip(chosen, targets, p.T.tolist(), strict=True):
             found[i] = Score(tuple(y), tuple(row[: len(y) + 1]))
     return [found[i] for i in range(len(ids))]

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ... import _checks
 from .._checks import check_not_empty, check_text
-from ..data._vocabulary import BOS, EOS, Vocabulary
+from ..data._vocabulary import EOS, Vocabulary
 from ..decoding._hypotheses import Hypothesis, Result
+from ..decoding._scoring import forced_steps
 from ..decoding._search import search
 from ..models._ensemble import Ensemble
 
@@ -228,10 +229,11 @@ def _force_decoding(
     check_not_empty("reference", reference, ids)
     names = [*_names(vocabulary, ids), END]
     positions = []
+    tokens = [*ids, EOS]
+    target = torch.tensor([tokens], device=source.device)
     with ensemble.evaluating():
-        states = ensemble.start(source, lengths)
-        for last, token, name in zip([BOS, *ids], [*ids, EOS], names, strict=True):
-            p, _, states = ensemble.step(states, torch.tensor([last], device=source.device))
+        steps = forced_steps(ensemble, source, lengths, target)
+        for p, token, name in zip(steps, tokens, names, strict=True):
             row = p[0].cpu()
             support = int((row > 0).sum())
             best = row.topk(min(max_candidates, support)).indices.tolist()

@@ -21,7 +21,8 @@ from .._files import (
     write_tensors,
 )
 from ..config._loading import describe
-from ..config._schema import ModelConfig, Section
+from ..config._schema import ModelConfig
+from ..config._section import Section
 from ..data._vocabulary import Vocabulary
 from ._model import Seq2Seq
 

@@ -52,7 +52,7 @@ class Progress:
     seconds: float = 0.0
     tokens: int = 0
     last_validation: int = -1
-    best: dict[str, float] = field(default_factory=dict)
+    best: dict[str, Any] = field(default_factory=dict)
     num_bad_validations: int = 0
     pairs: list[int] = field(default_factory=list)
     digests: dict[str, str] = field(default_factory=dict)

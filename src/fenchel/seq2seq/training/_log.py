@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ..._atomic import write_text
@@ -29,16 +29,18 @@ class Log:
         folder: of both.
         step: the step of the checkpoint. Lines of later steps, which a killed process left, are
             removed.
+        measures: the names of the measures that each validation adds.
     """
 
-    def __init__(self, folder: Path, step: int) -> None:
+    def __init__(self, folder: Path, step: int, measures: Sequence[str] = ()) -> None:
         self._path = folder / "log.csv"
+        self._columns = tuple(dict.fromkeys((*COLUMNS, *measures)))
         kept: list[dict[str, str]] = []
         if step and self._path.is_file():
             with open(self._path, encoding="utf-8", errors="replace", newline="") as file:
                 kept = [row for row in _rows(file) if int(row["step"]) <= step]
         text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
+        writer = csv.DictWriter(text, self._columns, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(kept)
         if self._path.exists() and not self._path.is_file():
@@ -55,7 +57,7 @@ class Log:
         """Adds a line."""
         with open(self._path, "a", encoding="utf-8", newline="") as file:
             row = {name: f"{value:.6g}" for name, value in values.items()}
-            csv.DictWriter(file, COLUMNS).writerow({"step": str(step), **row})
+            csv.DictWriter(file, self._columns).writerow({"step": str(step), **row})
         if self._events is not None:
             for name, value in values.items():
                 self._events.add_scalar(name, value, step)

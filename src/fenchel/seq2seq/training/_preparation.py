@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TypeVar
 
-from ..config._schema import Config, DataConfig
+from ..config._data import DataConfig
+from ..config._schema import Config
 from ..data._corpus import Corpus, Encoded, encode
+from ..data._features import Featured, texts_of
 from ..data._inflection import Inflection, only_language
+from ..data._normalized import Normalized
 from ..data._readers import DataError, Malformed, Pair, pairs, paths
-from ..data._vocabulary import Characters, Subwords, Vocabulary, Words
+from ..data._vocabulary import Characters, Subwords, Symbols, Vocabulary, Words
 from ..models._folder import read_vocabularies, save_vocabularies
 from . import _checkpoint
 from ._distributed import World
@@ -19,13 +23,18 @@ from ._distributed import World
 Item = TypeVar("Item")
 
 NO_TRAINING_PAIR = "there is no pair to train on; see `data.train` and `data.max_length`."
-VOCABULARIES = {"characters": Characters, "words": Words, "subwords": Subwords}
+VOCABULARIES = {
+    "characters": Characters,
+    "words": Words,
+    "subwords": Subwords,
+    "none": Symbols,
+}
 
 
 def prepare(
     config: Config, folder: Path, world: World, note: Callable[[str], None]
-) -> tuple[Vocabulary, Vocabulary, Corpus, Encoded]:
-    """The source and target vocabularies, the training pairs and the validation pairs.
+) -> tuple[Vocabulary, Vocabulary, Corpus, Encoded, list[Pair]]:
+    """The source and target vocabularies, the training pairs, and the validation pairs with texts.
 
     Each file is parsed once, and texts are freed as they are encoded. Streamed training files are
     parsed twice for the vocabularies, and once in every epoch.
@@ -56,12 +65,13 @@ def prepare(
         note(dropped_pairs(corpus.dropped, data))
     malformed = Malformed(data.malformed == "skip")
     # The files of a single language may have any name, such as "train.tsv" and "dev.tsv".
-    validation_texts = pairs(data, "validation", malformed, only_language(source))
+    read_pairs = pairs(data, "validation", malformed, only_language(source))
+    validation_texts = [pair for pair in read_pairs if source.encode(pair[0])]
     validation = encode(validation_texts, source, target)
     _report(malformed, note)
     if not len(validation):
         raise ValueError("there is no pair to validate with; see `data.validation`.")
-    return source, target, corpus, validation
+    return source, target, corpus, validation, validation_texts
 
 
 def _check_files(data: DataConfig) -> None:
@@ -99,7 +109,7 @@ def _vocabularies(
     if world.is_main and not (folder / _checkpoint.NAME).exists():
         malformed = Malformed(data.malformed == "skip")
         if data.streaming:
-            passes = iter((malformed, Malformed()))  # both passes find the same malformed lines
+            passes = chain((malformed,), repeat(Malformed()))  # all find the same malformed lines
             built = build_vocabularies(data, lambda: pairs(data, "train", next(passes)))
         else:
             texts = kept = deque(pairs(data, "train", malformed))
@@ -117,7 +127,8 @@ def build_vocabularies(
 
     Args:
         data: the kind and size of the vocabularies.
-        read: returns the pairs; called once for the sources and once for the targets.
+        read: returns the pairs; called once for the sources, once for the targets, and once more
+            for features.
     """
 
     def sources() -> Iterator[str]:
@@ -126,11 +137,20 @@ def build_vocabularies(
     def targets() -> Iterator[str]:
         return (target for _, target in read())
 
+    def build(tokens: str, texts: Iterable[str]) -> Vocabulary:
+        kind = VOCABULARIES[tokens]
+        if data.unicode is not None:
+            return Normalized.build(kind, data.unicode, texts, size)
+        return kind.build(texts, size)
+
     size = data.vocabulary_size
     if data.task == "inflection":
         return Inflection.build(sources(), size), Characters.build(targets(), size)
-    kind = VOCABULARIES[data.tokens]
+    texts = sources() if data.features is None else texts_of(sources())
     if data.shared_vocabulary:
-        shared = kind.build((text for side in (sources, targets) for text in side()), size)
-        return shared, shared
-    return kind.build(sources(), size), kind.build(targets(), size)
+        source = target = build(data.tokens.source, chain(texts, targets()))
+    else:
+        source, target = build(data.tokens.source, texts), build(data.tokens.target, targets())
+    if data.features is not None:
+        source = Featured(source, Featured.names(sources(), size))
+    return source, target

@@ -28,7 +28,7 @@ from ._divergence import DivergenceCheck
 from ._log import Log
 from ._memory import check_memory
 from ._preparation import NO_TRAINING_PAIR, dropped_pairs, prepare
-from ._validation import Metrics, validate
+from ._validation import Metrics, Validator
 
 
 def train(
@@ -96,9 +96,10 @@ class _Training:
             keys = ", ".join(f"training.{key}" for key in changed)
             self.callback.note(f"the training in {folder} goes on with other values of {keys}")
         torch.manual_seed(self.plan.seed)
-        source, target, self.corpus, self.validation = prepare(
+        source, target, self.corpus, self.validation, texts = prepare(
             config, folder, world, self.callback.note
         )
+        self.validator = Validator(config, target, texts, self.validation)
         is_sharded = world.size > 1 and self.plan.distributed == "fsdp"
         check_memory(config.model, source, target, world, is_sharded)
         self.model = Seq2Seq(config.model, source, target).to(world.device)
@@ -134,7 +135,7 @@ class _Training:
         if world.is_main:
             save_config(folder, self.config_json)
             save_vocabularies(folder, source, target)
-        self.log = Log(folder, self.progress.step) if world.is_main else None
+        self.log = Log(folder, self.progress.step, self.validator.names) if world.is_main else None
         self._seconds_before, self._start_time = self.progress.seconds, time.monotonic()
         self._log_time = self._start_time
 
@@ -271,15 +272,13 @@ class _Training:
         """
         progress = self.progress
         self.divergence.check_weights(self.losses, progress.tokens, progress.step)
-        with self._autocast():
-            metrics = validate(
-                self.model, self.validation, self.config.search.batch_size, self.world
-            )
+        metrics = self.validator.metrics(self.model, self.world, self._autocast())
         self.divergence.check_loss(metrics.loss, progress.step)
         if is_scheduled:
             self.scheduler.step(metrics.loss)
         values = metrics.to_json()
-        is_best = not progress.best or self._rank(values) > self._rank(progress.best)
+        rank = self.validator.rank
+        is_best = not progress.best or rank(values) > rank(progress.best)
         if is_best:
             progress.best = {**values, "best_step": progress.step}
             progress.num_bad_validations = 0
@@ -289,14 +288,10 @@ class _Training:
         progress.last_validation = progress.step
         if self.log is not None:
             values["validation_loss"] = values.pop("loss")
+            values = {**values.pop("scores"), **values}
             self.log.write(progress.step, {"epoch": progress.epoch, **values})
         self.callback.validated(replace(progress), metrics, is_best)
         self._save()
-
-    def _rank(self, metrics: dict[str, float]) -> tuple[float, float]:
-        """What is largest for the best model: the metric, and among equals minus the loss."""
-        loss = -metrics["loss"]
-        return (loss if self.plan.metric == "loss" else metrics[self.plan.metric]), loss
 
     def _save(self) -> None:
         """Writes the checkpoint."""

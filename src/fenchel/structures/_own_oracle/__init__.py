@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ...ops import _native
 from ...ops.sparsemap import reference
-from ...ops.sparsemap.derivative import Solver
-from ...ops.sparsemap.solution import Limits, Outcome, Support
+from ...ops.sparsemap.derivative import Given, Solver
+from ...ops.sparsemap.solution import EXACT_GAP, Limits, Outcome, Support
 from .._coded import CodedStructure
 from .._posterior import Posterior
 from .._problem import Problem
@@ -37,42 +37,49 @@ def solver_in_rounds(
         method, limits, regularize: as for `ops.sparsemap.solve`.
     """
 
-    def solve_all(scores: Tensor, extra_scores: Tensor | None) -> tuple:
-        extras = _expand_extra(scores, extra_scores)
+    def solve_all(scores: Tensor, extra_scores: Tensor | None, lengths: Tensor | None) -> tuple:
+        given = Given(scores, _expand_extra(scores, extra_scores), lengths)
         first = None if start is None else start()
-        return _solve(problem, scores, extras, first, method, limits, regularize)
+        return _solve(_with_lengths(problem, lengths), given, first, method, limits, regularize)
 
     def span(
-        scores: Tensor, extra_scores: Tensor | None, rows: Tensor, weights: Tensor, support: Support
+        given: Given, rows: Tensor, weights: Tensor, support: Support, outcome: Outcome
     ) -> Support:
         from ...ops.sparsemap.face_span import span  # few programs need it
 
-        lengths = problem.lengths
-        if lengths is not None:
-            lengths = lengths[rows.to(lengths.device)]
-        part = replace(problem, lengths=lengths)
-        own, extras = scores[rows], _expand_extra(scores, extra_scores)[rows]
+        extras = _expand_extra(given.scores, given.extra_scores)
+        given = given._replace(extra_scores=extras).select(rows)
+        part = _with_lengths(problem, given.lengths)
         found = torch.ones(len(rows), dtype=torch.bool)
         kept = support.codes[rows], support.parts[rows], support.extras[rows]
-        first = reference.Columns(*kept, found), weights[rows]
-        exact = Limits(0.0, limits.max_iter)
-        _, _, nearly, outcome = _solve(part, own, extras, first, "active_set", exact, regularize)
-        oracle = _oracle(part)
-        return span(oracle, own, extras, nearly, outcome, regularize, limits.max_iter)
+        nearly = Support(*kept, support.factor[rows], support.sizes[rows], support.has_face[rows])
+        gap = outcome.gap[rows]
+        if (gap > EXACT_GAP).any():
+            first = reference.Columns(*kept, found), weights[rows]
+            exact = Limits(0.0, limits.max_iter)
+            _, _, nearly, better = _solve(part, given, first, "active_set", exact, regularize)
+            gap = better.gap
+        given_scores = given.scores, extras[rows]
+        return span(_oracle(part), *given_scores, nearly, gap, regularize, limits.max_iter)
 
     return Solver(solve_all, span)
 
 
+def _with_lengths(problem: Problem, lengths: Tensor | None) -> Problem:
+    """The problem for other lengths, on the CPU."""
+    return replace(problem, lengths=None if lengths is None else lengths.to(problem.scores.device))
+
+
 def _solve(
     problem: Problem,
-    scores: Tensor,
-    extra_scores: Tensor,
+    given: Given,
     start: tuple[reference.Columns, Tensor] | None,
     method: str,
     limits: Limits,
     regularize: bool,
 ) -> tuple[Tensor, Tensor, Support, Outcome]:
-    rest = (scores, extra_scores, start, method, limits, regularize)
+    assert given.extra_scores is not None
+    rest = (given.scores, given.extra_scores, start, method, limits, regularize)
     if _native.LIBRARY is None or isinstance(problem.structure, CodedStructure):
         return reference.solve(_oracle(problem), *rest)
     from ...ops.sparsemap import rounds  # few programs need it

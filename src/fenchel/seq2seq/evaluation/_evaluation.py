@@ -1,22 +1,20 @@
-"""The evaluation of outputs: scores, sparsity and certificates."""
+"""The evaluation of a model's outputs: measures, sparsity and certificates."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ... import _checks
 from ..data._corpus import encode
 from ..data._readers import Pair
+from ..decoding._comparison import Comparison
+from ..decoding._decode import best_texts, decode
+from ..decoding._hypotheses import Result
 from ..models._ensemble import check_decoders
 from ..models._model import Seq2Seq
 from ..training._distributed import World
 from ..training._validation import validate
-from ._decode import best_texts, decode
-from ._hypotheses import Result
-from ._metrics import SCORES, edit_distance
 
 
 @dataclass(frozen=True)
@@ -24,8 +22,7 @@ class Evaluation:
     """The result of `evaluate`.
 
     Args:
-        scores: of the task, over all pairs; for inflection over all different sources, averaged
-            over languages.
+        scores: the measures of the outputs; for inflection their means over languages.
         languages: for inflection, the scores of each language.
         sparsity: mean numbers of nonzeros over the tokens of the references, and shares of the
             inputs in percent.
@@ -55,8 +52,10 @@ class Evaluation:
 def evaluate(
     models: Seq2Seq | Sequence[Seq2Seq],
     pairs: Sequence[Pair],
-    task: str,
+    task: str = "text",
     *,
+    measures: Sequence[str] | None = None,
+    references: str | None = None,
     batch_size: int = 256,
     method: str = "beam",
     beam: int = 5,
@@ -66,9 +65,12 @@ def evaluate(
 
     Args:
         models: a model, or a list of models that form an ensemble.
-        pairs: sources and references. Inflection counts each source once, and compares its output
-            with the nearest of its references.
-        task: "inflection", "translation" or "summarization".
+        pairs: sources and references.
+        task: "text", "inflection", "translation" or "summarization".
+        measures: "accuracy", "WER", "PER", "CER", "edit_distance", "BLEU", "chrF", "ROUGE-1",
+            "ROUGE-2" and "ROUGE-L"; by default those of the task.
+        references: "any" counts a source with several references once, and compares its output
+            with the nearest; "each" counts every pair. By default "any" for inflection and text.
         batch_size, method, beam, max_length: as for `decode`.
     Raises:
         TypeError, ValueError: if an argument is wrong, or there are no pairs.
@@ -76,45 +78,30 @@ def evaluate(
     >>> from fenchel.seq2seq import Characters, ModelConfig
     >>> letters = Characters("abc")
     >>> model = Seq2Seq(ModelConfig(embedding=4, hidden=4, layers=1), letters, letters)
-    >>> found = evaluate([model], [("abc", "c"), ("a", "b")], "translation", max_length=5)
+    >>> found = evaluate([model], [("abc", "c"), ("a", "b")], measures=["CER"], max_length=5)
     >>> found.pairs, sorted(found.scores)
-    (2, ['BLEU', 'chrF'])
+    (2, ['CER'])
     """
-    _checks.check_choice("task", task, tuple(SCORES))
     models = check_decoders(models)
+    comparison = Comparison(models[0].target, task, measures, references)
     if not pairs:
         raise ValueError("there is no pair to evaluate.")
-    sources, references = [s for s, _ in pairs], [r for _, r in pairs]
+    sources = [source for source, _ in pairs]
     inputs = list(dict.fromkeys(sources))
     results = decode(
         models, inputs, batch_size=batch_size, method=method, beam=beam, max_length=max_length
     )
     found = dict(zip(inputs, best_texts(models[0], results), strict=True))
-    outputs = [found[source] for source in sources]
-    languages: dict[str, dict[str, float]] = {}
-    if task == "inflection":
-        languages = _by_language(found, pairs)
-        names = next(iter(languages.values()))
-        scores = {n: sum(s[n] for s in languages.values()) / len(languages) for n in names}
-    else:
-        scores = SCORES[task](outputs, references)
+    languages = comparison.languages(found, pairs)
     sparsity = {**_nonzeros(models, pairs, batch_size), **_shares(results)}
-    return Evaluation(scores, languages, sparsity, outputs, len(pairs), len(inputs))
-
-
-def _by_language(outputs: dict[str, str], pairs: Sequence[Pair]) -> dict[str, dict[str, float]]:
-    """The scores of each language; an output is compared with the nearest reference."""
-    accepted: dict[str, list[str]] = defaultdict(list)
-    for source, reference in pairs:
-        accepted[source].append(reference)
-    groups: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for source, output in outputs.items():
-        nearest = min(accepted[source], key=lambda form: edit_distance(output, form))
-        groups[source.split("\t")[2]].append((output, nearest))
-    return {
-        language: SCORES["inflection"](*zip(*group, strict=True))
-        for language, group in sorted(groups.items())
-    }
+    return Evaluation(
+        scores=comparison.mean(languages),
+        languages=languages if task == "inflection" else {},
+        sparsity=sparsity,
+        outputs=[found[source] for source in sources],
+        pairs=len(pairs),
+        inputs=len(inputs),
+    )
 
 
 def _nonzeros(

@@ -15,7 +15,7 @@ from fenchel.seq2seq import Characters, ModelConfig, Seq2Seq
 from fenchel.seq2seq.data._batches import MAX_BATCH_TOKENS
 from fenchel.seq2seq.data._readers import Malformed, inflections
 from fenchel.seq2seq.decoding._decode import best_texts, decode
-from fenchel.seq2seq.decoding._evaluation import evaluate
+from fenchel.seq2seq.evaluation._evaluation import evaluate
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,34 @@ def test_greedy_accuracy_is_that_of_validation(folder: Path) -> None:
     assert found.scores["accuracy"] == pytest.approx(100 * summary.metrics.accuracy)
     for name in ("attention_nonzeros", "output_nonzeros"):
         assert found.sparsity[name] == pytest.approx(getattr(summary.metrics, name))
+
+
+@pytest.mark.parametrize("references", ["any", "each"])
+def test_several_forms_and_languages_count_in_validation_as_in_evaluation(
+    folder: Path, references: str
+) -> None:
+    lines = (folder / "verbs-dev").read_text(encoding="utf-8").splitlines()[:12]
+    others = [f"{lemma}\t{lemma}s\t{tags}" for lemma, _, tags in (x.split("\t") for x in lines[:5])]
+    (folder / "verbs-dev2").write_text("\n".join(lines + others), encoding="utf-8")
+    (folder / "other-dev2").write_text("\n".join(lines[:3]), encoding="utf-8")
+    shutil.copy(folder / "verbs-train", folder / "other-train")
+    data = {"train": [str(folder / "*-train")], "validation": [str(folder / "*-dev2")]}
+    measures = ["accuracy", "edit_distance", "CER", "chrF"]
+    config = inflected.config(
+        folder,
+        references,
+        data=data,
+        training={"epochs": 2, "metric": "CER"},
+        evaluation={"measures": measures, "references": references},
+    )
+    metrics = seq2seq.train(config).metrics
+    validation = list(inflections(data["validation"], Malformed()))
+    model = seq2seq.load(folder / references)
+    options: dict[str, Any] = {"measures": measures, "references": references}
+    found = evaluate(model, validation, "inflection", method="greedy", **options)
+    assert metrics.scores == pytest.approx(found.scores)
+    assert 100 * metrics.accuracy == pytest.approx(found.scores["accuracy"])
+    assert found.languages.keys() == {"other", "verbs"}
 
 
 def test_results_are_in_order(folder: Path) -> None:

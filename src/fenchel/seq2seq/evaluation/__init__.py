@@ -1,0 +1,1 @@
+"""Evaluation: measures of a model's outputs, its sparsity and its certificates."""
