@@ -41,6 +41,7 @@ ROOMS = (
     ("training",),
     ("evaluation",),
     ("explanations",),
+    ("serving", "exporting"),
     ("__init__",),
 )
 """The layers inside `seq2seq`."""
@@ -56,8 +57,10 @@ HOMES = {
     "scipy": {"integrations"},
     "sentencepiece": {"seq2seq"},
     "sklearn": {"integrations"},
+    "starlette": {"seq2seq"},
     "tensorboardX": {"seq2seq"},
     "transformers": {"integrations"},
+    "uvicorn": {"seq2seq"},
     "yaml": {"seq2seq"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

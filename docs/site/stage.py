@@ -36,6 +36,7 @@ NAVIGATION = {
         "guides/seq2seq",
         "guides/text-tasks",
         "guides/predict-and-explain",
+        "guides/serving",
         "guides/scikit-learn",
         "guides/gpu",
         "guides/export",

@@ -7,6 +7,7 @@ MAX_SEARCH_SIZES = {
     "beam": (8192, _FEWER),
     "nbest": (8192, _FEWER),
     "limit": (8192, _FEWER),
+    "samples": (8192, "draw more with another seed"),
     "max_length": (10_000, "an output that is longer is broken off, and said to be"),
     "batch_size": (65_536, "inputs are decoded in as many batches as they need"),
 }

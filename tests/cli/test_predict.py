@@ -96,6 +96,63 @@ def test_json_lines(models, monkeypatch, capsys):
             assert len(output["attention"][0][0]) == len(record["source"])
 
 
+def test_samples_are_those_of_the_seed_in_any_batch(models, monkeypatch, capsys):
+    words = (models[0], "--sample", 3, "--seed", 5, "--temperature", 2)
+    code, lines, _ = predict(monkeypatch, capsys, LINES, *words)
+    assert code == 0
+    assert [line.split("\t")[0] for line in lines] == ["1"] * 3 + ["2"] * 3 + ["3"] * 3
+    alone = predict(monkeypatch, capsys, LINES.splitlines()[1], *words)[1]
+    assert [line.split("\t")[1] for line in alone] == [line.split("\t")[1] for line in lines[3:6]]
+    texts = [line.split("\t")[1] for line in lines]
+    records = predict(monkeypatch, capsys, LINES, *words, "--json", "--batch-size", 1)[1]
+    assert [each["text"] for line in records for each in json.loads(line)["outputs"]] == texts
+    other = predict(monkeypatch, capsys, LINES, *words[:3], "--seed", 6)[1]
+    assert other != lines
+
+
+def test_constraints_allow_some_outputs(models, monkeypatch, capsys):
+    words = (models[0], "--nbest", 4, "--method", "exhaustive", "--prefix", "dr")
+    code, lines, _ = predict(monkeypatch, capsys, LINES, *words, "--forbid", "sw")
+    assert code == 0
+    texts = [line.split("\t")[1] for line in lines]
+    assert all(text.startswith("dr") and not set(text) & set("sw") for text in texts)
+    impossible = ("--prefix", "d\N{SNOWMAN}", "--certificate")
+    code, lines, errors = predict(monkeypatch, capsys, LINES, models[0], *impossible)
+    assert (code, lines) == (0, ["\t\tcomplete"] * 3)
+    assert "line 2: no allowed output was found." in errors
+    code, lines, _ = predict(monkeypatch, capsys, LINES, models[0], *impossible[:2], "--sample", 2)
+    assert (code, lines) == (0, ["1\t\t", "2\t\t", "3\t\t"])
+    code, lines, errors = predict(monkeypatch, capsys, LINES, models[0], "--allow", "xyz")
+    assert (code, lines) == (1, [])
+    assert "error: `allowed` has 'x', which is no token of the vocabulary." in errors
+
+
+def test_outputs_ranked_by_a_score_have_it(models, monkeypatch, capsys):
+    words = (models[0], "--nbest", 4, "--length-power", 1, "--json")
+    _, lines, _ = predict(monkeypatch, capsys, LINES, *words)
+    for line in lines:
+        outputs = json.loads(line)["outputs"]
+        scores = [each["score"] for each in outputs]
+        assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--sample", 2, "--nbest", 2), "--sample does not search: leave out --nbest."),
+        (("--sample", 2, "--certificate"), "--sample does not search: leave out --certificate."),
+        (("--sample", 0), "must be a positive integer, got '0'"),
+        (("--temperature", 0), "must be a number above 0 and at most 1e+06, got '0'"),
+        (("--length-power", "nan"), "must be a number at least 0 and at most 10, got 'nan'"),
+        (("--length-power", 1, "--method", "greedy"), "needs the method beam or exhaustive"),
+    ],
+)
+def test_options_that_do_not_go_together(models, monkeypatch, capsys, words, message):
+    with pytest.raises(SystemExit, match="2"):
+        predict(monkeypatch, capsys, LINES, models[0], *words)
+    assert message in capsys.readouterr().err
+
+
 def test_bad_lines_are_reported_and_the_others_done(models, monkeypatch, capsys):
     data = b"draw\tV;PST\nnonsense\n\xff\n\nd\0\tV\ndraw\tV;PST\n"
     code, lines, errors = predict(monkeypatch, capsys, data, models[0])

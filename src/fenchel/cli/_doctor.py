@@ -20,6 +20,10 @@ SEQ2SEQ = (
     "yaml",
 )  # fmt: skip
 """The modules that the extra `seq2seq` installs."""
+SERVE = ("h11", "starlette", "uvicorn")
+"""The modules that the extra `serve` installs beyond these."""
+EXPORT = ("onnx", "onnxscript")
+"""The modules that the extra `export` installs beyond these."""
 
 
 class Finding(NamedTuple):
@@ -33,7 +37,8 @@ class Finding(NamedTuple):
 
 def run() -> int:
     """Prints the report; returns 0 if the package is usable."""
-    extras = [_matplotlib(), _seq2seq()]
+    extras = [_matplotlib(), _extra("seq2seq", SEQ2SEQ, "train, predict and explain")]
+    extras.append(_extra("serve", SERVE, "answer HTTP requests"))
     findings = [*_versions(), _native_library(), _bound(), *_devices(), *extras, _self_test()]
     width = max(len(finding.subject) for finding in findings)
     for finding in findings:
@@ -86,12 +91,12 @@ def _matplotlib() -> Finding:
     return Finding("matplotlib", found or "not installed", remedy)
 
 
-def _seq2seq() -> Finding:
-    missing = [name for name in SEQ2SEQ if find_spec(name) is None]
+def _extra(name: str, modules: tuple[str, ...], purpose: str) -> Finding:
+    missing = [module for module in modules if find_spec(module) is None]
     state = f"without {', '.join(missing)}" if missing else "all that the toolkit needs"
-    command = "pip install 'fenchel[seq2seq]'"
-    remedy = f"install it with `{command}` to train, predict and explain." if missing else ""
-    return Finding("seq2seq", state, remedy)
+    command = f"pip install 'fenchel[{name}]'"
+    remedy = f"install it with `{command}` to {purpose}." if missing else ""
+    return Finding(name, state, remedy)
 
 
 def _self_test() -> Finding:

@@ -13,7 +13,17 @@ import torch
 
 from .. import __version__
 from .._interrupts import STOPPED
-from . import _demo, _doctor, _evaluate, _explain, _predict, _score, _train
+from . import (
+    _demo,
+    _doctor,
+    _evaluate,
+    _explain,
+    _export,
+    _predict,
+    _score,
+    _serve,
+    _train,
+)
 from ._parser import Parser
 
 EXIT_CODES = "exit codes: 0 success, 1 failure (the reason is on stderr), 2 wrong usage, 130 Ctrl-C"
@@ -53,6 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     _evaluate.add(commands, EXIT_CODES)
     _explain.add(commands, EXIT_CODES)
     _score.add(commands, EXIT_CODES)
+    _serve.add(commands, EXIT_CODES)
+    _export.add(commands, EXIT_CODES)
     return parser
 
 
@@ -61,7 +73,11 @@ def _remedy(command: str, error: Exception) -> str:
     if isinstance(error, torch.cuda.OutOfMemoryError) or CPU_OUT_OF_MEMORY in str(error):
         return MEMORY_REMEDIES.get(command, "")
     name = error.name if isinstance(error, ModuleNotFoundError) else None
-    return "; install it with pip install 'fenchel[seq2seq]'" if name in _doctor.SEQ2SEQ else ""
+    extras = {"seq2seq": _doctor.SEQ2SEQ, "serve": _doctor.SERVE, "export": _doctor.EXPORT}
+    for extra, modules in extras.items():
+        if name is not None and name.split(".")[0] in modules:
+            return f"; install it with pip install 'fenchel[{extra}]'"
+    return ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

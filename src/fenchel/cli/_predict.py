@@ -6,10 +6,11 @@ import argparse
 import io
 import json
 import sys
-from math import prod
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ._decoding import add_constraint, add_sampling, constraint_of
 from ._inputs import (
     STANDARD_INPUT,
     Line,
@@ -26,6 +27,9 @@ from ._models import add_limits, add_search, search_size, trained
 
 if TYPE_CHECKING:
     from ..seq2seq import Hypothesis, Result, Seq2Seq
+    from ..seq2seq.config._schema import SearchConfig
+
+    Found: TypeAlias = tuple[list[Hypothesis], Result | None]
 
 
 def add(commands: Any, epilog: str) -> None:
@@ -40,7 +44,9 @@ def add(commands: Any, epilog: str) -> None:
         "--nbest, the columns, separated by tabs, are the number of the input (--nbest), the "
         "output, its probability, and the certificate (--certificate): complete, all outputs of "
         "nonzero probability were found, written or not; exact, no output is more probable than "
-        "the first; or none. With --json, each line is an object. A line that cannot be read is "
+        "the first; or none. --sample N draws outputs from the model instead of searching. With "
+        "--prefix, --allow and --forbid, only some outputs are allowed, and the certificate is "
+        "about these. With --json, each line is an object. A line that cannot be read is "
         "reported on standard error, and its output is empty; the exit code is then 1. With "
         "--format or --columns standard input is a table, such as a test file: its targets are "
         "ignored, and a header has no output. Of JSON, the output is JSON. "
@@ -78,46 +84,75 @@ def add(commands: Any, epilog: str) -> None:
     add_columns(parser, "a line is an input")
     add_search(parser)
     add_limits(parser)
+    add_sampling(parser)
+    add_constraint(parser)
     parser.set_defaults(run=lambda arguments: _run(parser, arguments))
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from ..seq2seq.decoding._decode import decode
-
     arguments.json |= arguments.format == "json"
     if arguments.attention and not arguments.json:
         parser.error("--attention needs --json.")
+    if arguments.length_power and arguments.method == "greedy":
+        parser.error("--length-power needs the method beam or exhaustive.")
+    for name in ("nbest", "certificate", "attention", "length_power"):
+        if arguments.sample and getattr(arguments, name):
+            parser.error(f"--sample does not search: leave out --{name.replace('_', '-')}.")
     if sys.stdin is None or sys.stdout is None:
         raise OSError("standard input and standard output must be open.")
     if isinstance(sys.stdout, io.TextIOWrapper):  # like the input, in any locale
         sys.stdout.reconfigure(encoding="utf-8")
     models, config, defaults = trained(arguments.models, arguments.device)
     size = arguments.batch_size or defaults.batch_size
-    beam = arguments.beam or defaults.beam
-    width = max(beam, arguments.nbest or 1)
+    find = _finder(models, arguments, defaults, size)
     is_table = is_table_told(arguments)
     parse = _table_parser(arguments, config) if is_table else source_parser(config)
     num_errors = 0
     if sys.stdin.isatty():
         print("Type inputs, one per line; Ctrl-D on an empty line ends.", file=sys.stderr)
     for block in blocks(file_lines(STANDARD_INPUT, parse), models[0], size):
-        results = decode(
-            models,
-            [line.source for line in block if not line.error],
-            batch_size=size,
-            method=arguments.method,
-            beam=width,
-            nbest=width if arguments.method == "beam" else None,
-            max_length=arguments.max_length or defaults.max_length,
-            attention=arguments.attention,
-        )
-        rest = iter(results)
+        rest = iter(find([line.source for line in block if not line.error]))
         for line in block:
-            result = None if line.error else next(rest)
-            num_errors += result is None
-            _write(line, result, models[0], arguments)
+            found, result = ([], None) if line.error else next(rest)
+            num_errors += bool(line.error)
+            if not line.error and not found:
+                print(f"line {line.number}: no allowed output was found.", file=sys.stderr)
+            _write(line, found, result, models[0], arguments)
         sys.stdout.flush()
     return report_errors("predict", num_errors)
+
+
+def _finder(
+    models: list[Seq2Seq], arguments: Any, defaults: SearchConfig, size: int
+) -> Callable[[list[str]], list[Found]]:
+    """The function that finds the outputs of texts: by a search, or by sampling."""
+    from ..seq2seq import sample
+    from ..seq2seq.decoding._decode import decode
+
+    options: dict[str, Any] = {
+        "batch_size": size,
+        "max_length": arguments.max_length or defaults.max_length,
+        "constraints": constraint_of(arguments, models[0]),
+    }
+    if arguments.sample:
+        options |= {
+            "samples": arguments.sample,
+            "temperature": arguments.temperature,
+            "seed": arguments.seed,
+        }
+        return lambda texts: [(found, None) for found in sample(models, texts, **options)]
+    width = max(arguments.beam or defaults.beam, arguments.nbest or 1)
+    options |= {
+        "method": arguments.method,
+        "beam": width,
+        "nbest": width if arguments.method == "beam" else None,
+        "attention": arguments.attention,
+        "length_power": arguments.length_power,
+    }
+    shown = arguments.nbest or 1
+    return lambda texts: [
+        (result.hypotheses[:shown], result) for result in decode(models, texts, **options)
+    ]
 
 
 def _table_parser(arguments: argparse.Namespace, config: dict[str, Any]) -> Parse:
@@ -129,56 +164,35 @@ def _table_parser(arguments: argparse.Namespace, config: dict[str, Any]) -> Pars
     return Table(columns, json=columns.format == "json", has_target=False).parse
 
 
-def _write(line: Line, result: Result | None, model: Seq2Seq, arguments: Any) -> None:
-    found = result.hypotheses[: arguments.nbest or 1] if result else []
+def _write(
+    line: Line, found: list[Hypothesis], result: Result | None, model: Seq2Seq, arguments: Any
+) -> None:
     if arguments.json:
-        print(json.dumps(_record(line, result, found, model, arguments), ensure_ascii=False))
+        print(json.dumps(_record(line, found, result, model, arguments), ensure_ascii=False))
         return
+    is_list = bool(arguments.nbest or arguments.sample)
     rows = [[model.target.decode(each.tokens), f"{each.probability:.6g}"] for each in found]
-    rows = rows or [["", ""]]
-    for row in rows:
-        columns = [str(line.number)] if arguments.nbest else []
-        columns += row if arguments.nbest or arguments.certificate else row[:1]
+    for row in rows or [["", ""]]:
+        columns = [str(line.number)] if is_list else []
+        columns += row if is_list or arguments.certificate else row[:1]
         if arguments.certificate:
             columns.append(result.certificate if result else "none")
         print("\t".join(columns))
 
 
 def _record(
-    line: Line, result: Result | None, found: list[Hypothesis], model: Seq2Seq, arguments: Any
+    line: Line, found: list[Hypothesis], result: Result | None, model: Seq2Seq, arguments: Any
 ) -> dict[str, Any]:
-    record: dict[str, Any] = {"line": line.number, "input": line.source}
-    if result is None:
-        return {**record, "error": line.error}
-    if line.unknown:
-        record["unknown"] = list(line.unknown)
+    from ..seq2seq.decoding._records import certificate_record, input_record, output_records
+
+    if line.error:
+        return {"line": line.number, "input": line.source, "error": line.error}
+    record = {"line": line.number, **input_record(model, line.source)}
     if arguments.attention:
         record["source"] = model.source.tokens(model.source.encode(line.source))
-    record["outputs"] = [_output(each, model, arguments.attention) for each in found]
-    if arguments.certificate:
-        record |= {
-            "exact": result.exact,
-            "complete": result.complete,
-            "hypotheses": len(result.hypotheses),
-            "mass": result.mass,
-            "bound": result.bound,
-            "limited": result.limited,
-        }
-    return record
-
-
-def _output(hypothesis: Hypothesis, model: Seq2Seq, attention: bool) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "text": model.target.decode(hypothesis.tokens),
-        "probability": hypothesis.probability,
-        "finished": hypothesis.finished,
-    }
-    if attention and hypothesis.attention is not None:
-        record["tokens"] = model.target.tokens(hypothesis.tokens)
-        record["attention"] = hypothesis.attention.tolist()
-    if hypothesis.others:
-        record["tokenizations"] = [
-            {"tokens": model.target.tokens(each.tokens), "probability": prod(each.probabilities)}
-            for each in (hypothesis, *hypothesis.others)
-        ]
+    record["outputs"] = output_records(
+        model, found, attention=arguments.attention, length_power=arguments.length_power
+    )
+    if arguments.certificate and result is not None:
+        record |= certificate_record(result)
     return record

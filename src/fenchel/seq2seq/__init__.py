@@ -8,12 +8,15 @@ from .data._inflection import Inflection
 from .data._normalized import Normalized
 from .data._subwords import Subwords
 from .data._vocabulary import Characters, Symbols, Vocabulary, Words
+from .decoding._constraints import Constraint
 from .decoding._decode import decode
 from .decoding._hypotheses import Hypothesis, Result
+from .decoding._sampling import sample
 from .decoding._scoring import Score, score
 from .decoding._search import search
 from .evaluation._evaluation import Evaluation, evaluate
 from .explanations._explain import Explanation, Node, Position, explain
+from .exporting._export import export
 from .models._folder import load, save
 from .models._model import Seq2Seq
 from .training._callback import Callback, DivergenceError, Summary
@@ -26,6 +29,7 @@ __all__ = [
     "Characters",
     "Config",
     "ConfigError",
+    "Constraint",
     "DivergenceError",
     "Evaluation",
     "Explanation",
@@ -49,8 +53,10 @@ __all__ = [
     "decode",
     "evaluate",
     "explain",
+    "export",
     "load",
     "load_config",
+    "sample",
     "save",
     "score",
     "search",

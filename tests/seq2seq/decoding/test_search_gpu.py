@@ -6,7 +6,7 @@ import pytest
 import torch
 from tables import Table, check_claims, inputs
 
-from fenchel.seq2seq import ModelConfig, Seq2Seq, search
+from fenchel.seq2seq import Constraint, ModelConfig, Seq2Seq, sample, search
 from fenchel.seq2seq.data._vocabulary import Characters
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -41,3 +41,41 @@ def test_models(architecture):
         assert one.hypotheses[0].tokens == other.hypotheses[0].tokens
         assert other.mass == pytest.approx(one.mass, rel=1e-3, abs=1e-6)
         assert (one.exact, one.limited) == (other.exact, other.limited)
+
+
+def test_constraints_and_length_normalization():
+    source, lengths = inputs(*range(20))
+    table = Table(3)
+    constraints = [Constraint(prefix=[4 + item % 3], forbidden=[7]) for item in range(20)]
+    options = {"constraints": constraints, "length_power": 0.6, "max_length": 4}
+    here = search(table, source, lengths, **options)
+    there = search(table, source.cuda(), lengths.cuda(), **options)
+    assert any(result.hypotheses for result in here)
+    for one, other in zip(here, there, strict=True):
+        assert [each.tokens for each in one.hypotheses] == [
+            each.tokens for each in other.hypotheses
+        ]
+        assert (one.exact, one.complete) == (other.exact, other.complete)
+        assert other.mass == pytest.approx(one.mass)
+
+
+@pytest.mark.parametrize("architecture", ["lstm", "transformer"])
+def test_samples(architecture):
+    torch.manual_seed(0)
+    letters = Characters("abcdefgh")
+    config = ModelConfig(architecture=architecture, embedding=16, hidden=16, layers=1)
+    model = Seq2Seq(config, letters, letters).eval()
+    options = {"samples": 30, "max_length": 8, "constraints": Constraint(prefix="a")}
+    texts = ["abc", "h", "gadfly"]
+    here = sample(model, texts, **options)
+    there = sample(model.cuda(), texts, **options)
+    pairs = [
+        (a, b)
+        for one, other in zip(here, there, strict=True)
+        for a, b in zip(one, other, strict=True)
+    ]
+    # A random number may fall between the two devices' boundaries.
+    assert sum(a.tokens == b.tokens for a, b in pairs) >= 0.95 * len(pairs)
+    for a, b in pairs:
+        if a.tokens == b.tokens:
+            assert b.log_probability == pytest.approx(a.log_probability, abs=1e-3)

@@ -279,3 +279,22 @@ def test_nothing_to_copy() -> None:
     state = model.start(torch.tensor([[EOS, PAD]]), torch.tensor([1]))
     scores, _, _ = model.step(state, torch.tensor([BOS]))
     assert model.probabilities(scores)[0, model.target.size :].eq(0).all()
+
+
+def test_samples_copy() -> None:
+    """Samples have the probabilities of the model, with letters of the source alone."""
+    model, text = build().eval(), "axbx"
+    with torch.no_grad():
+        truth = outputs(model, text, 3)
+    (found,) = seq2seq.sample(model, [text], samples=200, max_length=3)
+    finished = [each for each in found if each.finished]
+    assert any("x" in model.target.decode(each.tokens) for each in found)
+    for each in finished:
+        assert each.probability == pytest.approx(truth[model.target.decode(each.tokens)], rel=1e-5)
+
+
+def test_what_does_not_go_with_copying(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="`constraints` are not for models that copy"):
+        seq2seq.decode(build(), ["axb"], constraints=seq2seq.Constraint(prefix="a"))
+    with pytest.raises(ValueError, match="`model` must not copy"):
+        seq2seq.export(build(), tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,9 @@ from ..data._vocabulary import BOS, EOS, PAD, Vocabulary
 from ..models._ensemble import CHUNK, Ensemble, cut_out, join, select
 from ..models._state import State
 from ._certificates import certify_sequences, certify_texts
+from ._constraints import Restriction
 from ._hypotheses import BackPointers, Ends, Hypothesis, Result, Sequences, backtrace
+from ._normalization import Normalization
 from ._pruned import Pruned, ranks
 from ._texts import Finished, by_input
 
@@ -37,6 +40,8 @@ class Plan:
         max_length: the largest number of tokens before the end.
         attention: whether hypotheses come with their attention.
         vocabulary: spells the texts; None if every sequence is a text of its own.
+        normalization: ranks the finished sequences.
+        before_step: called before each step of the models.
     """
 
     width: int
@@ -45,10 +50,18 @@ class Plan:
     max_length: int
     attention: bool
     vocabulary: Vocabulary | None
+    normalization: Normalization
+    before_step: Callable[[], None] | None
 
 
-def run(ensemble: Ensemble, source: Tensor, lengths: Tensor, plan: Plan) -> list[Result]:
-    """Searches for all inputs at once.
+def run(
+    ensemble: Ensemble,
+    source: Tensor,
+    lengths: Tensor,
+    plan: Plan,
+    restriction: Restriction | None = None,
+) -> list[Result]:
+    """Searches for all inputs at once, among the outputs that a restriction allows.
 
     Cost: one step of the models for each length, on the live hypotheses alone. At most `width` of
     them are held for an input, with their states.
@@ -56,13 +69,18 @@ def run(ensemble: Ensemble, source: Tensor, lengths: Tensor, plan: Plan) -> list
     item = torch.arange(len(source), device=source.device)
     zero = torch.zeros(len(source), dtype=torch.float64, device=source.device)
     live = Sequences(item, zero, zero, zero, item, torch.full_like(item, BOS), zero + 1)
-    pruned = Pruned(len(source), plan.vocabulary is not None, source.device)
-    finished = Finished(Ends.at(0, live[item[:0]]), len(source), plan.keep, plan.vocabulary)
+    pruned = Pruned(len(source), plan.vocabulary is not None, source.device, plan.normalization)
+    none = Ends.at(0, live[item[:0]])
+    finished = Finished(none, len(source), plan.keep, plan.vocabulary, plan.normalization)
     limited = torch.zeros_like(item, dtype=torch.bool)
     states = ensemble.start(source, lengths)
     history: list[BackPointers] = []
     for length in range(plan.max_length + 1):
-        candidates, attention, states = _extend(ensemble, states, live, plan, pruned, length)
+        if restriction is not None:
+            restriction.advance(live, history, length)
+        candidates, attention, states = _extend(
+            ensemble, states, live, plan, pruned, length, restriction
+        )
         history.append(BackPointers(live.parent, live.token, live.probability, attention))
         is_kept = _is_kept(candidates, plan)
         pruned.add(candidates[~is_kept], length)
@@ -70,9 +88,11 @@ def run(ensemble: Ensemble, source: Tensor, lengths: Tensor, plan: Plan) -> list
         finished.add(Ends.at(length, candidates[ends]), history, pruned)
         before, live = live, candidates[is_kept & ~ends]
         is_last = length == plan.max_length
-        hopeless = live.upper < _min_log_p(finished, live, pruned, plan, is_last)[live.item]
-        pruned.add(live[hopeless], length)
-        live = live[~hopeless]
+        if not (is_last and plan.normalization.power):  # what is longer has no bound
+            min_score = _min_score(finished, live, pruned, plan, is_last)[live.item]
+            hopeless = plan.normalization.best(live.upper) < min_score
+            pruned.add(live[hopeless], length)
+            live = live[~hopeless]
         if is_last:
             pruned.add(live, length)
             limited[live.item] = True
@@ -81,7 +101,7 @@ def run(ensemble: Ensemble, source: Tensor, lengths: Tensor, plan: Plan) -> list
             break
         else:
             states = select(states, live.parent)
-    return _results(history, finished, pruned, limited, lengths, plan, ensemble.rounding)
+    return _results(history, finished, pruned, limited, lengths, plan)
 
 
 def _extend(
@@ -91,8 +111,9 @@ def _extend(
     plan: Plan,
     pruned: Pruned,
     length: int,
+    restriction: Restriction | None,
 ) -> tuple[Sequences, Tensor | None, list[State]]:
-    """Extends the live hypotheses by one token.
+    """Extends the live hypotheses by one token that a restriction allows.
 
     Returns:
         The candidates: all ends, and the best `width` + 1 other extensions of each input, so that
@@ -102,10 +123,17 @@ def _extend(
     candidates, weights, parts = live[:0], [], []
     for begin in range(0, len(live), CHUNK):
         rows = slice(begin, begin + CHUNK)
+        if plan.before_step is not None:
+            plan.before_step()
         p, attention, part = ensemble.step(cut_out(states, rows), live.token[rows])
         before = live[rows]
         # Rows sum to one up to rounding. Divided by their sum, they leave exact shares to the rest.
         total = p.sum(-1, keepdim=True, dtype=torch.float64)
+        share: Tensor | float = 1.0
+        mask = None if restriction is None else restriction.mask(before, begin, p.shape[-1])
+        if mask is not None:
+            p = p.masked_fill(~mask, 0)
+            share = (p.sum(-1, dtype=torch.float64) / total[:, 0]).clamp(max=1)
         threshold = torch.full_like(pruned.max_log_p, -math.inf)
         best = p.topk(min(p.shape[-1], _num_sorted(before, plan.width)))
         item, log_p = _thresholds(best, total, before, candidates, plan.width)
@@ -127,8 +155,15 @@ def _extend(
             token,
             q,
         )
-        rest = (1 - torch.zeros_like(before.log_p).scatter_add(0, row, q)).clamp(min=0)
+        rest = (share - torch.zeros_like(before.log_p).scatter_add(0, row, q)).clamp(min=0)
         mass = before.upper.exp() * (rest + ensemble.rounding)
+        # In another batch, a token of probability zero may have as much as rounding gives it.
+        zero = before.upper + math.log(ensemble.rounding)
+        if mask is not None:
+            mask[row, token] = False  # what remains is allowed, but was not chosen
+            mass = mass.where(mask.any(-1), 0)
+            zero = zero.where((mask & (p == 0)).any(-1), -math.inf)
+        pruned.add_upper(before.item, zero)
         parents = torch.arange(begin, begin + len(p), device=p.device)
         pruned.add_mass(before.item, mass, length, parents, torch.full_like(parents, PAD))
         candidates = _prune(candidates + more, plan.width, pruned, length)
@@ -183,16 +218,16 @@ def _is_kept(candidates: Sequences, plan: Plan) -> Tensor:
     return ends | (ranks(2 * candidates.item + ends, candidates.log_p) < plan.width)
 
 
-def _min_log_p(
+def _min_score(
     finished: Finished, live: Sequences, pruned: Pruned, plan: Plan, is_last: bool
 ) -> Tensor:
-    """The log-probability (items,) that a live hypothesis needs to be extended.
+    """The score (items,) that a live hypothesis must be able to reach to be extended.
 
     It is that of the last text wanted. If several sequences may spell a text, less probable ones
     are extended too, as long as they can decide whether the first text is certified.
     """
-    first, second, last_wanted = finished.nth_log_p(1, 2, plan.keep)
-    if plan.vocabulary is None or is_last:
+    first, second, last_wanted = finished.nth_scores(1, 2, plan.keep)
+    if plan.vocabulary is None or is_last or plan.normalization.power:
         return last_wanted
     mass = torch.zeros_like(pruned.mass).scatter_add(0, live.item, live.upper.exp())
     is_undecided = first.exp() + mass >= second.exp() + pruned.mass
@@ -219,16 +254,17 @@ def _results(
     limited: Tensor,
     lengths: Tensor,
     plan: Plan,
-    rounding: float,
 ) -> list[Result]:
     ends = finished.ends[finished.ends.log_p.argsort(descending=True, stable=True)]
-    texts = by_input(ends, len(lengths), finished.names)
+    texts = by_input(ends, len(lengths), finished.names, plan.normalization)
     unfinished = torch.zeros_like(limited)
     unfinished[ends.item[ends.probability.isnan()]] = True
     if plan.vocabulary is None:
-        certificates = certify_sequences(texts, pruned, unfinished, rounding)
+        certificates = certify_sequences(texts, pruned, unfinished, plan.normalization)
     else:
-        certificates = certify_texts(texts, plan.keep, pruned, unfinished, history, plan.vocabulary)
+        certificates = certify_texts(
+            texts, plan.keep, pruned, unfinished, history, plan.vocabulary, plan.normalization
+        )
     kept = [[text.sequences for text in found[: plan.keep]] for found in texts]
     indices = [index for found in kept for sequences in found for index in sequences]
     best = {sequences[0] for found in kept for sequences in found}

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..data._vocabulary import Vocabulary
 from ._hypotheses import BackPointers, token_sequences
+from ._normalization import Normalization
 from ._pruned import Prefixes, Pruned
 from ._texts import Text
 
@@ -23,16 +24,19 @@ class Certificate(NamedTuple):
 
 
 def certify_sequences(
-    texts: Sequence[Sequence[Text]], pruned: Pruned, unfinished: Tensor, rounding: float
+    texts: Sequence[Sequence[Text]],
+    pruned: Pruned,
+    unfinished: Tensor,
+    normalization: Normalization,
 ) -> list[Certificate]:
     """The certificate of every input, if each text has one sequence, which was found or pruned."""
     certificates = []
-    zero_upper = math.log(rounding)  # what a token of probability zero may have in another batch
     columns = (pruned.max_log_p.tolist(), pruned.max_upper.tolist(), unfinished.tolist())
     for found, log_p, upper, is_unfinished in zip(texts, *columns, strict=True):
-        is_valid = bool(found) and not is_unfinished
-        complete = is_valid and log_p == -math.inf
-        exact = complete or (is_valid and max(upper, zero_upper) <= found[0].lower)
+        complete = not is_unfinished and log_p == -math.inf
+        exact = complete
+        if found and not is_unfinished:
+            exact |= upper <= normalization.score(found[0].lower, found[0].length)
         certificates.append(Certificate(exact, complete, math.exp(log_p)))
     return certificates
 
@@ -44,20 +48,24 @@ def certify_texts(
     unfinished: Tensor,
     history: list[BackPointers],
     vocabulary: Vocabulary,
+    normalization: Normalization,
 ) -> list[Certificate]:
     """The certificate of every input, if a text may have several sequences.
 
-    A pruned prefix then counts for every text that it can become.
+    A pruned prefix then counts for every text that it can become. Which of its sequences is the
+    most probable, and so its length, is only known if nothing was pruned: normalized by length,
+    only complete results are exact.
     """
     certificates, uncertain = [], []
     columns = (pruned.max_log_p.tolist(), pruned.mass.tolist(), unfinished.tolist())
     for item, (found, log_p, mass, is_unfinished) in enumerate(zip(texts, *columns, strict=True)):
-        is_valid, nothing_pruned = bool(found) and not is_unfinished, log_p == -math.inf
+        nothing_pruned = not is_unfinished and log_p == -math.inf
+        is_comparable = bool(found) and not is_unfinished and not normalization.power
         other, bound = upper_bounds(found, keep, [], mass)
-        exact = is_valid and (nothing_pruned or other <= math.exp(found[0].lower))
-        complete = is_valid and nothing_pruned and len(found) <= keep
+        exact = nothing_pruned or (is_comparable and other <= math.exp(found[0].lower))
+        complete = nothing_pruned and len(found) <= keep
         certificates.append(Certificate(exact, complete, 0.0 if complete else min(1.0, bound)))
-        if is_valid and not exact and vocabulary.is_prefix_monotone:
+        if is_comparable and not exact and vocabulary.is_prefix_monotone:
             uncertain.append(item)
     for item, prefixes in _spell(uncertain, pruned.largest, history, vocabulary).items():
         rest = max(0.0, columns[1][item] - math.fsum(mass for _, mass in prefixes))

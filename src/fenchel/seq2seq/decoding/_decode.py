@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-import torch
+from torch import Tensor
 
-from .._checks import check_search_size, check_texts
-from ..data._batches import padded, split_batches
 from ..models._ensemble import check_decoders
 from ..models._model import Seq2Seq
+from ._batched import in_batches
+from ._constraints import Constraint
 from ._hypotheses import Result
 from ._search import search
 
@@ -27,6 +27,9 @@ def decode(
     nbest: int | None = None,
     max_length: int = 100,
     attention: bool = False,
+    constraints: Constraint | Sequence[Constraint | None] | None = None,
+    length_power: float = 0.0,
+    before_step: Callable[[], None] | None = None,
 ) -> list[Result]:
     """Decodes texts, in batches of similar lengths.
 
@@ -36,7 +39,8 @@ def decode(
         texts: in the format of the source vocabulary; a text without tokens has no hypothesis.
         batch_size: the largest number of texts decoded at once; long texts are decoded in smaller
             batches.
-        method, beam, nbest, max_length, attention: as for `search`.
+        method, beam, nbest, max_length, attention, constraints, length_power, before_step: as for
+            `search`.
     Returns:
         One result for each text, in their order.
     Raises:
@@ -48,28 +52,24 @@ def decode(
     >>> len(decode([model], ["abc", "a"], max_length=5))
     2
     """
-    check_texts(texts)
-    check_search_size("batch_size", batch_size)
     models = check_decoders(models)
-    source = models[0].source
-    device = next(models[0].parameters()).device
-    ids = [source.encode(text) for text in texts]
-    order = sorted((i for i in range(len(ids)) if ids[i]), key=lambda i: len(ids[i]))
-    found: dict[int, Result] = {}
-    for rows in split_batches([len(ids[i]) for i in order], batch_size):
-        chosen = order[rows]
-        results = search(
+
+    def run(source: Tensor, lengths: Tensor, allowed: list[Constraint | None]) -> list[Result]:
+        return search(
             models,
-            padded([ids[i] for i in chosen]).to(device),
-            torch.tensor([len(ids[i]) for i in chosen], device=device),
+            source,
+            lengths,
             method=method,
             beam=beam,
             nbest=nbest,
             max_length=max_length,
             attention=attention,
+            constraints=allowed,
+            length_power=length_power,
+            before_step=before_step,
         )
-        found.update(zip(chosen, results, strict=True))
-    return [found.get(i, NO_RESULT) for i in range(len(ids))]
+
+    return in_batches(models[0], texts, batch_size, constraints, run, NO_RESULT)
 
 
 def best_texts(model: Seq2Seq, results: Sequence[Result]) -> list[str]:

@@ -44,6 +44,11 @@ class Hypothesis:
         """The probability of the text: of `tokens` and all `others` together."""
         return math.exp(self.log_probability)
 
+    def score(self, length_power: float) -> float:
+        """The logarithm of the probability, divided by a power of the number of tokens and end."""
+        length = len(self.tokens) + self.finished
+        return self.log_probability / max(1, length) ** length_power
+
     @classmethod
     def of(cls, sequences: Sequence[Hypothesis]) -> Hypothesis:
         """The text that all these sequences spell, the most probable sequence first."""
@@ -70,11 +75,14 @@ def logsumexp(logs: Sequence[float]) -> float:
 class Result:
     """The texts found for one input, the most probable first, with two certificates.
 
+    With `constraints` all of this is about the texts that they allow, whose probabilities together
+    may be less than one; with `length_power` the first text is the one with the best score.
+
     Args:
         hypotheses: finished ones. If none finished within the length limit, they are prefixes.
         exact: whether it is proven that no text is more probable than the first.
         complete: whether it is proven that these are all texts of nonzero probability, with their
-            whole probabilities, which then sum to one.
+            whole probabilities, which then sum to one if there is no constraint.
         bound: an upper bound of the probability of any other text; zero if the search is complete.
         limited: whether the length limit ended a hypothesis that could have been one of these.
 

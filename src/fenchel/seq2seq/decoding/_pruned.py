@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ._hypotheses import Sequences, Table
+from ._hypotheses import Ends, Sequences, Table
+from ._normalization import Normalization
 
 MAX_PREFIXES = 64
 """How many of the most probable pruned prefixes of an input are kept one by one."""
@@ -50,14 +51,17 @@ class Pruned:
         items: the number of inputs.
         has_mass: whether `mass` and `largest` are computed; otherwise only the maxima are.
         device: of the search.
+        normalization: bounds the scores of what may follow a prefix.
     """
 
-    def __init__(self, items: int, has_mass: bool, device: torch.device) -> None:
-        self._has_mass = has_mass
+    def __init__(
+        self, items: int, has_mass: bool, device: torch.device, normalization: Normalization
+    ) -> None:
+        self._has_mass, self._normalization = has_mass, normalization
         self.max_log_p = torch.full((items,), -math.inf, dtype=torch.float64, device=device)
         """The log-probability of the most probable pruned prefix, (items,)."""
         self.max_upper = self.max_log_p.clone()
-        """The largest upper bound of a pruned prefix's log-probability, (items,)."""
+        """The largest upper bound of the score of what begins with a pruned prefix, (items,)."""
         self.mass = torch.zeros_like(self.max_log_p)
         """An upper bound of the probability of all pruned prefixes together, (items,)."""
         none = torch.zeros(0, dtype=torch.int64, device=device)
@@ -68,8 +72,19 @@ class Pruned:
         """Adds pruned sequences; their parents have `length` tokens."""
         item = sequences.item
         self.max_log_p = self.max_log_p.scatter_reduce(0, item, sequences.log_p, "amax")
-        self.max_upper = self.max_upper.scatter_reduce(0, item, sequences.upper, "amax")
+        if isinstance(sequences, Ends):
+            score = self._normalization.score(sequences.upper, sequences.length)
+        else:
+            score = self._normalization.best(sequences.upper)
+        self._add_score(item, score)
         self.add_mass(item, sequences.upper.exp(), length, sequences.parent, sequences.token)
+
+    def add_upper(self, item: Tensor, log_p: Tensor) -> None:
+        """Adds upper bounds of the log-probabilities of prefixes, (N,), to `max_upper` alone."""
+        self._add_score(item, self._normalization.best(log_p))
+
+    def _add_score(self, item: Tensor, score: Tensor) -> None:
+        self.max_upper = self.max_upper.scatter_reduce(0, item, score, "amax")
 
     def add_mass(
         self, item: Tensor, mass: Tensor, length: int | Tensor, parent: Tensor, token: Tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -74,7 +74,11 @@ def forced_steps(
 
 
 def score(
-    models: Seq2Seq | Sequence[Seq2Seq], pairs: Sequence[Pair], *, batch_size: int = 256
+    models: Seq2Seq | Sequence[Seq2Seq],
+    pairs: Sequence[Pair],
+    *,
+    batch_size: int = 256,
+    before_step: Callable[[], None] | None = None,
 ) -> list[Score]:
     """The probabilities of given outputs: Πₜ p(yₜ | y₁ … yₜ₋₁, x), the end included.
 
@@ -85,6 +89,7 @@ def score(
         models: a model, or several, whose probabilities for the next token are averaged.
         pairs: sources and outputs.
         batch_size: the largest number of pairs computed at once.
+        before_step: called before each step of the models; what it raises ends the computation.
     Returns:
         One score for each pair, in their order.
     Raises:
@@ -118,13 +123,13 @@ def score(
         source_lengths = torch.tensor([len(x) for x in sources], device=device)
         with ensemble.evaluating():
             steps = forced_steps(ensemble, padded(sources).to(device), source_lengths, target)
-            columns = zip(steps, target.unbind(1), strict=True)
-            p = torch.stack(
-                [
-                    row.gather(1, ensemble.columns(states, y)[:, None])[:, 0]
-                    for (row, states), y in columns
-                ]
-            )
+            probabilities = []
+            for token in target.unbind(1):
+                if before_step is not None:
+                    before_step()
+                row, states = next(steps)
+                probabilities.append(row.gather(1, ensemble.columns(states, token)[:, None])[:, 0])
+            p = torch.stack(probabilities)
         for i, y, row in zip(chosen, targets, p.T.tolist(), strict=True):
             found[i] = Score(tuple(y), tuple(row[: len(y) + 1]))
     return [found[i] for i in range(len(ids))]

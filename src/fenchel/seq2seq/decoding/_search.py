@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -11,8 +12,11 @@ from ..._choices import SEARCH_METHODS
 from .._checks import check_search_size, check_sources
 from ..models._ensemble import Decoder, Ensemble
 from . import _beam
+from ._constraints import Constraint, Restriction, constraint_of_each
 from ._hypotheses import Result
+from ._normalization import Normalization
 
+MAX_LENGTH_POWER = 10
 MAX_LIVE = 8192
 """How many live hypotheses, with their states, a search holds at a time; no beam is wider."""
 
@@ -28,6 +32,9 @@ def search(
     max_length: int = 100,
     limit: int = 1000,
     attention: bool = False,
+    constraints: Constraint | Sequence[Constraint | None] | None = None,
+    length_power: float = 0.0,
+    before_step: Callable[[], None] | None = None,
 ) -> list[Result]:
     """Finds the most probable outputs of each input, and proves what it can about them.
 
@@ -54,6 +61,16 @@ def search(
             search, at most 8192; the others are pruned. Inputs are searched in groups with no more
             than 8192 live sequences together.
         attention: whether hypotheses come with their attention weights.
+        constraints: one for all inputs, or a list with one or None for each. Only the outputs that
+            they allow are searched for, and certificates are about these. Their probabilities are
+            those of the model, which together may be less than one. If none is found and the
+            result is complete, the model gives all of them probability zero.
+        length_power: ranks finished sequences by log p / lengthᵖ, with p at most 10, where the
+            length counts the tokens and the end; for dense models, which favour short outputs.
+            `exact` is then about this score, among outputs of at most `max_length` tokens; where
+            a text may have several sequences, only complete results are exact. Not for greedy
+            search.
+        before_step: called before each step of the models; what it raises ends the search.
     Returns:
         One `Result` for each input.
     Raises:
@@ -91,6 +108,8 @@ def search(
     }
     for name, value in sizes.items():
         check_search_size(name, value)
+    check_length_power(length_power, method)
+    allowed = constraint_of_each(constraints, len(source))
     ensemble = Ensemble(models)
     width = {"beam": beam, "greedy": 1, "exhaustive": limit}[method]
     plan = _beam.Plan(
@@ -100,11 +119,25 @@ def search(
         max_length=max_length,
         attention=attention,
         vocabulary=None if ensemble.is_unambiguous else ensemble.vocabulary,
+        normalization=Normalization(float(length_power), max_length),
+        before_step=before_step,
     )
     size = MAX_LIVE // width
     results: list[Result] = []
     with ensemble.evaluating():
         for begin in range(0, len(source), size):
             items = slice(begin, begin + size)
-            results += _beam.run(ensemble, source[items], lengths[items], plan)
+            restriction = None
+            if any(allowed[items]):
+                restriction = Restriction(allowed[items], ensemble.vocabulary, source.device)
+            results += _beam.run(ensemble, source[items], lengths[items], plan, restriction)
     return results
+
+
+def check_length_power(power: Any, method: str) -> None:
+    """Checks the power of the length that a search divides log-probabilities by."""
+    _checks.check_number("length_power", power, minimum=0, maximum=MAX_LENGTH_POWER)
+    if power and method == "greedy":
+        raise ValueError(
+            "`length_power` needs the method beam or exhaustive: greedy compares none."
+        )

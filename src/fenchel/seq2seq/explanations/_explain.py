@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,6 +118,7 @@ def explain(
     shown: int = 12,
     limit: int = 1000,
     max_length: int = 100,
+    before_step: Callable[[], None] | None = None,
 ) -> Explanation:
     """Lists the outputs that a model considers for an input, by exhaustive search.
 
@@ -129,6 +130,7 @@ def explain(
         limit: the largest number of hypotheses to search for, up to 8192; a dense model has
             infinitely many.
         max_length: the largest number of tokens of a hypothesis, up to 10,000.
+        before_step: called before each step of the search; what it raises ends it.
     Returns:
         The explanation; `fenchel.plots` can draw its `tree`, `attention` and `reference`.
     Raises:
@@ -161,6 +163,7 @@ def explain(
         limit=limit,
         max_length=max_length,
         attention=True,
+        before_step=before_step,
     )
     first = result.hypotheses[:shown]
     targets = tuple(_names_and_end(model.target, each) for each in first)

@@ -20,25 +20,36 @@ MAX_CELLS = 60_000
 """How many cells all attention maps have together; a larger page is slow to open."""
 
 
-def page(explanation: Explanation) -> str:
-    """The whole page."""
-    folder = files("fenchel.seq2seq") / "resources" / "page"
-    style, script = ((folder / name).read_text("utf-8") for name in ("page.css", "page.js"))
-    body = "\n".join(_body(explanation))
+def page(explanation: Explanation, form: str = "") -> str:
+    """The whole page; a `form` in HTML stands before everything else."""
+    body = "\n".join([form, *_body(explanation)] if form else _body(explanation))
+    return document(f"{explanation.text} – fenchel explain", body)
+
+
+def script() -> str:
+    """The script of the page, as it stands between its tags."""
+    return f"\n{_resource('page.js')}"
+
+
+def _resource(name: str) -> str:
+    return (files("fenchel.seq2seq") / "resources" / "page" / name).read_text("utf-8")
+
+
+def document(title: str, body: str, has_script: bool = True) -> str:
+    """A document with the style and the script of the page; `title` is escaped here."""
+    end = f"\n<script>{script()}</script>" if has_script else ""
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>{escape(explanation.text)} – fenchel explain</title>
+<title>{escape(title)}</title>
 <style>
-{style}</style>
+{_resource("page.css")}</style>
 </head>
 <body>
-{body}
-<script>
-{script}</script>
+{body}{end}
 </body>
 </html>
 """

@@ -70,10 +70,14 @@ class Ensemble:
     A mean of distributions is a distribution, so prefixes have probabilities as with one model. A
     token has probability zero only if it does in all models. Attention is concatenated over heads;
     if the models copy, one more holds the probabilities of copying each position.
+
+    Args:
+        models: one, or several.
+        temperature: divides all scores.
     """
 
-    def __init__(self, models: Decoder | Sequence[Decoder]) -> None:
-        self.models = check_decoders(models)
+    def __init__(self, models: Decoder | Sequence[Decoder], temperature: float = 1.0) -> None:
+        self.models, self._temperature = check_decoders(models), temperature
         check_same_vocabularies(self.models)
         check_all_copy([_pointer(model) is not None for model in self.models])
         self.rounding = 0.0
@@ -124,6 +128,8 @@ class Ensemble:
         for model, state in zip(self.models, states, strict=True):
             scores, weights, state = model.step(state, tokens)
             errors.append(ROUNDING * torch.finfo(scores.dtype).eps)
+            if self._temperature != 1:
+                scores = scores / self._temperature
             p = model.probabilities(scores)
             if (pointer := _pointer(model)) is not None:
                 copied.append(p[:, None, pointer.size :])

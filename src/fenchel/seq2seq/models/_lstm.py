@@ -77,6 +77,10 @@ class Encoder(nn.Module):
 
 def _run_layer(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What `bidirectional` returns; it runs only in CUDA graphs and in compiled code on a GPU."""
+    if torch.compiler.is_exporting():
+        from ._exported import run_layer
+
+        return run_layer(layer, x)
     if x.is_cuda and (torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing()):
         return bidirectional(layer, x)
     x, (h, c) = layer(x)

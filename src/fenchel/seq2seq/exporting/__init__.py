@@ -1,0 +1,1 @@
+"""Models as programs for other runtimes; `fenchel export` writes them."""

@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Decodes with an exported model: needs numpy and onnxruntime (and sentencepiece for subwords).
+
+Reads inputs from standard input, one per line, and writes the most probable output of each:
+
+    printf 'draw\\tV;PST\\n' | python decode.py --nbest 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+PADDING, BEGIN, END, UNKNOWN = range(4)
+UNKNOWN_TEXT = "\N{REPLACEMENT CHARACTER}"
+
+
+class Vocabulary:
+    """Text to token ids and back; `value` is one side of vocabulary.json."""
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        self.kind = value["kind"]
+        if self.kind == "subwords":
+            import sentencepiece
+
+            model = base64.b64decode(value["model"])
+            self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        elif self.kind in ("characters", "words"):
+            self.names = ["", "", "", UNKNOWN_TEXT, *value["tokens"]]
+            self.ids = {token: index for index, token in enumerate(value["tokens"], start=4)}
+        elif self.kind == "inflection":
+            parts = [value[name] for name in ("languages", "tags", "characters")]
+            starts = np.cumsum([4, len(parts[0]), len(parts[1])]).tolist()
+            self.languages, self.tags, self.characters = (
+                {name: index for index, name in enumerate(names, start)}
+                for names, start in zip(parts, starts)
+            )
+        else:
+            sys.exit(f"decode.py: error: it does not know vocabularies of kind {self.kind!r}.")
+
+    def encode(self, text: str) -> list[int]:
+        if self.kind == "subwords":
+            return self.processor.encode(text)
+        if self.kind == "inflection":
+            return self._encode_inflection(text)
+        tokens = text if self.kind == "characters" else text.split()
+        return [self.ids.get(token, UNKNOWN) for token in tokens]
+
+    def _encode_inflection(self, text: str) -> list[int]:
+        """`lemma TAB tags TAB language`, or the same with spaces; the language if there is one."""
+        parts = text.split("\t") if "\t" in text else text.split(" ")
+        language = next(iter(self.languages))
+        if len(parts) > 2 and parts[-1] in self.languages:
+            language = parts.pop()
+        elif len(self.languages) > 1:
+            raise ValueError(f"name the language: one of {', '.join(self.languages)}")
+        *lemma, tags = parts
+        if not "".join(lemma).strip() or ("\t" in text and len(lemma) != 1):
+            raise ValueError("expected a lemma and tags, such as `draw V;PST`")
+        tags = [tag.strip() for tag in tags.split(";") if tag.strip()]
+        if not tags:
+            raise ValueError("expected a lemma and tags, such as `draw V;PST`")
+        return [
+            self.languages[language],
+            *(self.tags.get(tag, UNKNOWN) for tag in tags),
+            *(self.characters.get(letter, UNKNOWN) for letter in " ".join(lemma)),
+        ]
+
+    def decode(self, ids: list[int]) -> str:
+        if self.kind == "subwords":
+            return self.processor.decode(list(ids))
+        return (" " if self.kind == "words" else "").join(self.names[index] for index in ids)
+
+
+class Model:
+    """The encoder and the step of an exported model."""
+
+    def __init__(self, folder: Path) -> None:
+        description = json.loads((folder / "export.json").read_text("utf-8"))
+        vocabularies = json.loads((folder / "vocabulary.json").read_text("utf-8"))
+        self.source, self.target = (Vocabulary(vocabularies[side]) for side in ("source", "target"))
+        self.state, self.search = description["state"], description["search"]
+        self.encoder, self.stepper = (
+            onnxruntime.InferenceSession(str(folder / name), providers=["CPUExecutionProvider"])
+            for name in ("encoder.onnx", "step.onnx")
+        )
+
+    def start(self, ids: list[int]) -> dict[str, Any]:
+        """The state before the first token, for one input."""
+        given = [each["name"] for each in self.state if not each["empty_at_first"]]
+        inputs = {"source": np.array([ids]), "lengths": np.array([len(ids)])}
+        found = dict(zip(given, self.encoder.run(given, inputs)))
+        for each in self.state:
+            if each["empty_at_first"]:
+                sizes = {"batch": 1, "source": len(ids), "length": 0}
+                shape: Any = [sizes.get(dim, dim) for dim in each["dims"]]
+                found[each["name"]] = np.zeros(shape, each["dtype"])
+        return found
+
+    def step(self, tokens: list[int], state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The probabilities (batch, V) of the next token, and the next state."""
+        known = {each.name for each in self.stepper.get_inputs()}
+        inputs = {"tokens": np.array(tokens), **state}
+        updated = [each["name"] for each in self.state if each["updated"]]
+        names = ["probabilities", *(f"next_{name}" for name in updated)]
+        used = {name: value for name, value in inputs.items() if name in known}
+        probabilities, *values = self.stepper.run(names, used)
+        return probabilities, {**state, **dict(zip(updated, values))}
+
+
+def beam_search(
+    model: Model, ids: list[int], beam: int, nbest: int, max_length: int, greedy: bool = False
+) -> list[tuple[str, float]]:
+    """The most probable outputs with their probabilities.
+
+    Every sequence that can end has finished; the `beam` best others go on. If `greedy`, only the
+    most probable token is taken, the end included.
+    """
+    state, finished = model.start(ids), {}
+    live: list[tuple[float, list[int]]] = [(0.0, [])]
+    for length in range(max_length + 1):
+        probabilities, state = model.step([y[-1] if y else BEGIN for _, y in live], state)
+        probabilities = probabilities.astype(np.float64)
+        probabilities /= probabilities.sum(-1, keepdims=True)
+        candidates = []
+        for row, (log_p, y) in enumerate(live):
+            (tokens,) = np.nonzero(probabilities[row])
+            if greedy:
+                tokens = [int(probabilities[row].argmax())]
+            for token in map(int, tokens):
+                total = log_p + math.log(probabilities[row, token])
+                if token == END:
+                    text = model.target.decode(y)
+                    finished[text] = float(np.logaddexp(finished.get(text, -math.inf), total))
+                else:
+                    candidates.append((total, [*y, token], row))
+        worst = sorted(finished.values(), reverse=True)[nbest - 1 : nbest] or [-math.inf]
+        candidates = sorted(candidates, key=lambda each: -each[0])[:beam]
+        candidates = [each for each in candidates if each[0] >= worst[0]]
+        if length == max_length or not candidates:
+            break
+        rows = [row for _, _, row in candidates]
+        live = [(total, y) for total, y, _ in candidates]
+        state = {name: value[rows] for name, value in state.items()}
+    if not finished:  # nothing has ended within the length
+        finished = {model.target.decode(y): log_p for log_p, y in live}
+    best = sorted(finished.items(), key=lambda each: -each[1])[:nbest]
+    return [(text, math.exp(log_p)) for text, log_p in best]
+
+
+def write(line: str) -> None:
+    """Writes a line in UTF-8, in any locale."""
+    sys.stdout.buffer.write(f"{line}\n".encode())
+    sys.stdout.buffer.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    folder = Path(__file__).resolve().parent
+    parser.add_argument("--folder", type=Path, default=folder, help="of the exported files")
+    parser.add_argument("--beam", type=int, help="live sequences kept")
+    parser.add_argument("--greedy", action="store_true", help="take the most probable token")
+    parser.add_argument("--nbest", type=int, help="outputs of an input, with their probabilities")
+    parser.add_argument("--max-length", type=int, help="the largest number of tokens")
+    arguments = parser.parse_args()
+    model = Model(arguments.folder)
+    beam = max(arguments.beam or model.search["beam"], arguments.nbest or 1)
+    max_length = arguments.max_length or model.search["max_length"]
+    is_wrong = False
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        try:
+            ids = model.source.encode(line.decode("utf-8").rstrip("\r\n"))
+            if not ids:
+                raise ValueError("the line is empty")
+        except ValueError as error:
+            print(f"line {number}: {error}.", file=sys.stderr)
+            write(f"{number}\t\t" if arguments.nbest else "")
+            is_wrong = True
+            continue
+        width = 1 if arguments.greedy else beam
+        # As many are kept as the beam is wide, which prunes less than --nbest alone.
+        found = beam_search(model, ids, width, width, max_length, arguments.greedy)
+        for text, probability in found[: arguments.nbest or 1]:
+            write(f"{number}\t{text}\t{probability:.6g}" if arguments.nbest else text)
+    sys.exit(1 if is_wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

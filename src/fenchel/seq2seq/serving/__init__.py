@@ -1,0 +1,1 @@
+"""A small HTTP service of a model; `fenchel serve` runs it."""

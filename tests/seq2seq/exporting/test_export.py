@@ -1,0 +1,266 @@
+"""Exported programs have the model's numbers, and the script decodes without fenchel."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fenchel import cli
+from fenchel.seq2seq import (
+    Characters,
+    Inflection,
+    ModelConfig,
+    Seq2Seq,
+    Subwords,
+    Words,
+    decode,
+    export,
+    save,
+)
+from fenchel.seq2seq.data import _vocabulary
+from fenchel.seq2seq.data._vocabulary import BOS
+from fenchel.seq2seq.decoding._decode import best_texts
+from fenchel.seq2seq.exporting import _export
+from fenchel.seq2seq.exporting._export import SCRIPT_KINDS, unknown_kinds
+from fenchel.seq2seq.exporting._programs import programs
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+pytestmark = pytest.mark.filterwarnings("ignore")  # the exporters' own
+
+LETTERS = "adginrsw"
+TEXTS = ["draw V;PST", "s V", "gin\tV;PST", "wards V;X", "\u00e9a V"]
+SIZES = [(1, 1), (1, 6), (2, 3), (5, 9)]
+MODELS = {
+    "lstm softmax": {"architecture": "lstm", "attention": "softmax", "output": "softmax"},
+    "lstm entmax": {"architecture": "lstm", "layers": 2},
+    "lstm learnt": {
+        "architecture": "lstm",
+        "attention": {"mapping": "entmax", "alpha": 1.5, "learned_alpha": True},
+        "input_feeding": False,
+    },
+    "transformer softmax": {
+        "architecture": "transformer",
+        "attention": "softmax",
+        "output": "softmax",
+    },
+    "transformer entmax": {"architecture": "transformer", "layers": 2},
+}
+QUICK = ["lstm softmax"]
+NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+
+
+def build(name: str, source=None, target=None) -> Seq2Seq:
+    torch.manual_seed(0)
+    sizes = {"embedding": 8, "hidden": 8, "layers": 1, "heads": 2, "feedforward": 16}
+    config = ModelConfig.model_validate({**sizes, **MODELS[name]})
+    source = source or Inflection(["english"], ["PST", "V"], list(LETTERS))
+    model = Seq2Seq(config, source, target or Characters(LETTERS)).eval()
+    with torch.no_grad():
+        for each, parameter in model.named_parameters():
+            if "encoder" not in each and "alpha" not in each:
+                parameter.mul_(4)
+    return model
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def exported(request, tmp_path_factory) -> tuple[Seq2Seq, Path]:
+    model = build(request.param)
+    folder = tmp_path_factory.mktemp("exported")
+    export(model, folder, beam=4, max_length=6)
+    return model, folder
+
+
+def check_rows(model: Seq2Seq, start, step, state_of) -> None:
+    """Compares the probabilities of a program with float64, over inputs of several sizes.
+
+    A mapping may be off by 10⁻⁶, some 16 roundings. How a network amplifies errors is seen in what
+    its own roundings, in float32, make of the probabilities.
+    """
+    wide = copy.deepcopy(model).double()
+    worst = own = 0.0
+    for batch, size in SIZES:
+        torch.manual_seed(batch)
+        source = torch.randint(3, model.source.size, (batch, size))
+        lengths = torch.randint(1, size + 1, (batch,))
+        source[torch.arange(size) >= lengths[:, None]] = 0
+        with torch.no_grad():
+            states = [each.start(source, lengths) for each in (model, wide)]
+            other = state_of(start(source, lengths), batch)
+            tokens = torch.full((batch,), BOS)
+            for _ in range(7):
+                expected = []
+                for place, each in enumerate((model, wide)):
+                    scores, _, states[place] = each.step(states[place], tokens)
+                    expected.append(each.probabilities(scores))
+                found, other = step(tokens, other)
+                worst = max(worst, float((found - expected[1]).abs().max()))
+                own = max(own, float((expected[0] - expected[1]).abs().max()))
+                tokens = expected[1].argmax(-1)
+    assert worst <= 1e-6 + 16 * own
+
+
+def description(folder: Path) -> dict:
+    return json.loads((folder / "export.json").read_text("utf-8"))
+
+
+def empty(folder: Path, batch: int) -> dict[str, torch.Tensor]:
+    """The tensors of the state that are empty at first."""
+    return {
+        each["name"]: torch.zeros([{"batch": batch, "length": 0}.get(d, d) for d in each["dims"]])
+        for each in description(folder)["state"]
+        if each["empty_at_first"]
+    }
+
+
+def updated(state: dict, found: dict) -> dict:
+    return {name: found.get(f"next_{name}", value) for name, value in state.items()}
+
+
+def test_programs_of_torch_have_the_same_numbers(exported):
+    model, folder = exported
+    encoder, step = (
+        torch.export.load(folder / f"{name}.pt2").module() for name in ("encoder", "step")
+    )
+
+    def one(tokens, state):
+        found = step(tokens, state)
+        return found["probabilities"], updated(state, found)
+
+    state_of = lambda state, batch: {**state, **empty(folder, batch)}  # noqa: E731
+    check_rows(model, encoder, one, state_of)
+
+
+def test_onnx_has_the_same_numbers(exported):
+    model, folder = exported
+    sessions = {
+        name: onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in ("encoder", "step")
+    }
+
+    def run(name, inputs):
+        session = sessions[name]
+        known = {each.name for each in session.get_inputs()}
+        outputs = [each.name for each in session.get_outputs()]
+        values = {key: value.numpy() for key, value in inputs.items() if key in known}
+        return dict(zip(outputs, map(torch.from_numpy, session.run(None, values)), strict=True))
+
+    def one(tokens, state):
+        found = run("step", {"tokens": tokens, **state})
+        return found["probabilities"], updated(state, found)
+
+    start = lambda source, lengths: run("encoder", {"source": source, "lengths": lengths})  # noqa: E731
+    state_of = lambda state, batch: {**state, **empty(folder, batch)}  # noqa: E731
+    check_rows(model, start, one, state_of)
+
+
+def decoded(folder: Path, texts: list[str], *words: str) -> list[str]:
+    """What the script writes, in a process that cannot import fenchel or torch."""
+    blocked = "import sys; sys.modules['fenchel'] = sys.modules['torch'] = None; "
+    code = f"{blocked}import runpy; sys.argv = {['decode.py', *words]!r}; "
+    code += f"runpy.run_path({str(folder / 'decode.py')!r}, run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input="\n".join(texts).encode(),
+        capture_output=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode().splitlines()
+
+
+def test_the_script_decodes_as_fenchel_does(exported):
+    model, folder = exported
+    results = decode(model, TEXTS, beam=4, nbest=4, max_length=6)
+    wanted = [
+        (str(number), model.target.decode(each.tokens), each.probability)
+        for number, result in enumerate(results, start=1)
+        for each in result.hypotheses[:3]
+    ]
+    found = [line.split("\t") for line in decoded(folder, TEXTS, "--nbest", "3")]
+    assert [tuple(line[:2]) for line in found] == [line[:2] for line in wanted]
+    assert [float(line[2]) for line in found] == pytest.approx([p for *_, p in wanted], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_the_script_decodes_greedily(exported):
+    model, folder = exported
+    results = decode(model, TEXTS, method="greedy", max_length=6)
+    assert decoded(folder, TEXTS, "--greedy") == best_texts(model, results)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["words", "subwords"])
+def test_the_script_knows_other_vocabularies(kind, tmp_path):
+    texts = ["marched marching march", "mark marks"] * 50
+    words = Words(["a", "bb", "c"])
+    vocabulary = words if kind == "words" else Subwords.build(texts, 30)
+    model = build("lstm softmax", vocabulary, vocabulary)
+    export(model, tmp_path, formats=["onnx"], beam=3, max_length=4)
+    inputs = ["bb a \u00e9", "c"] if kind == "words" else ["marks", "march mark"]
+    results = decode(model, inputs, beam=3, max_length=4)
+    assert decoded(tmp_path, inputs) == best_texts(model, results)
+
+
+def test_a_vocabulary_that_the_script_does_not_know(monkeypatch):
+    monkeypatch.setattr(_vocabulary, "_KINDS", dict(_vocabulary._KINDS))
+
+    class Strange(Characters):
+        kind = "strange"
+
+    assert unknown_kinds(build("lstm softmax", target=Strange(LETTERS))) == ["strange"]
+    assert unknown_kinds(build("lstm softmax")) == []
+    for kind in SCRIPT_KINDS:
+        assert f'"{kind}"' in Path(_export.__file__).parents[1].joinpath(
+            "resources", "decode_onnx.py"
+        ).read_text("utf-8")
+
+
+def test_the_state_is_described(tmp_path):
+    model = build("transformer softmax")
+    state = {each.name: each for each in programs(model).state}
+    assert state["memory0_key"].dims == ("batch", 2, "source", 4)
+    assert state["cache0_key"].dims == ("batch", 2, "length", 4)
+    assert [name for name, each in state.items() if each.is_updated] == [
+        "cache0_key",
+        "cache0_value",
+    ]
+    assert [name for name, each in state.items() if each.is_empty_at_first] == [
+        "cache0_key",
+        "cache0_value",
+    ]
+    with pytest.raises(ValueError, match=r"`formats` must be some of onnx, pt2, got \['h5'\]"):
+        export(model, tmp_path, formats=["h5"])
+
+
+def test_the_command(tmp_path, capsys):
+    save(build("lstm softmax"), tmp_path / "model")
+    words = ["export", str(tmp_path / "model"), "-o", str(tmp_path / "out"), "--format", "pt2"]
+    assert cli.main(words) == 0
+    assert "step.pt2" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "README.md",
+        "encoder.pt2",
+        "export.json",
+        "step.pt2",
+        "vocabulary.json",
+    }
+    assert cli.main(["export", str(tmp_path / "none"), "-o", str(tmp_path / "out")]) == 1
+    assert "holds no trained model" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_what_onnx_does_not_have_is_refused(tmp_path, capsys):
+    torch.manual_seed(0)
+    letters = Characters(LETTERS)
+    config = ModelConfig.model_validate({"embedding": 8, "hidden": 8, "attention": "fusedmax"})
+    save(Seq2Seq(config, letters, letters), tmp_path / "model")
+    words = ["export", str(tmp_path / "model"), "-o", str(tmp_path / "out")]
+    assert cli.main(words) == 1
+    assert "fusedmax cannot be exported to ONNX" in capsys.readouterr().err
+    assert cli.main([*words, "--format", "pt2"]) == 0

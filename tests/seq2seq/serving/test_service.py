@@ -1,0 +1,400 @@
+"""The service answers as the command does, and refuses what is wrong or too much."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from served import Served, small_model
+
+from fenchel import cli
+from fenchel.seq2seq import Seq2Seq, save
+from fenchel.seq2seq.serving import _answers, _app, _server
+
+INPUTS = ["draw V;PST", "sing V", "d\u00e9j\u00e0 V;PST", "raw\tV;PST"]
+
+
+@pytest.fixture(scope="module")
+def model() -> Seq2Seq:
+    return small_model()
+
+
+@pytest.fixture(scope="module")
+def served(model) -> Iterator[Served]:
+    with Served(model) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, []),
+        ({"nbest": 3, "certificate": True}, ["--nbest", "3", "--certificate"]),
+        ({"method": "greedy"}, ["--method", "greedy"]),
+        ({"method": "exhaustive", "nbest": 9}, ["--method", "exhaustive", "--nbest", "9"]),
+        ({"attention": True, "beam": 2}, ["--attention", "--beam", "2"]),
+        (
+            {"samples": 4, "seed": 7, "temperature": 2.0},
+            ["--sample", "4", "--seed", "7", "--gamma", "2"],
+        ),
+        ({"prefix": "dr", "forbidden": "sw"}, ["--prefix", "dr", "--forbid", "sw"]),
+        ({"allowed": ["d", "r"], "max_length": 3}, ["--allow", "dr", "--max-length", "3"]),
+        ({"length_power": 1.0, "nbest": 2}, ["--length-power", "1", "--nbest", "2"]),
+    ],
+)
+def test_answers_are_those_of_predict(served, model, tmp_path, monkeypatch, capsys, options, words):
+    save(model, tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(INPUTS).encode())))
+    words = words if "--max-length" in words else [*words, "--max-length", "8"]
+    assert cli.main(["predict", str(tmp_path), "--json", "--device", "cpu", *words]) == 0
+    expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    status, answer = served.post("/predict", {"inputs": INPUTS, **options})
+    assert status == 200
+    for found, wanted in zip(answer["results"], expected, strict=True):
+        del wanted["line"]
+        assert found.keys() == wanted.keys()
+        assert [each["text"] for each in found["outputs"]] == [
+            each["text"] for each in wanted["outputs"]
+        ]
+        assert [each["probability"] for each in found["outputs"]] == pytest.approx(
+            [each["probability"] for each in wanted["outputs"]], rel=1e-4
+        )
+        others = found.keys() - {"outputs", "mass", "bound"}
+        assert {name: found[name] for name in others} == {name: wanted[name] for name in others}
+
+
+def test_scores_are_those_of_predictions(served):
+    _, answer = served.post("/predict", {"inputs": INPUTS[:2], "nbest": 5, "method": "exhaustive"})
+    pairs = [
+        {"source": result["input"], "target": output["text"]}
+        for result in answer["results"]
+        for output in result["outputs"]
+        if output["text"] and output["finished"]
+    ]
+    wanted = [
+        output["probability"]
+        for result in answer["results"]
+        for output in result["outputs"]
+        if output["text"] and output["finished"]
+    ]
+    assert len(pairs) > 3
+    status, scored = served.post("/score", {"pairs": pairs})
+    assert status == 200
+    assert [each["probability"] for each in scored["results"]] == pytest.approx(wanted, rel=1e-4)
+    _, answer = served.post("/score", {"pairs": [{"source": "d V", "target": "x\u00e9"}]})
+    assert answer["results"][0]["unknown_target"] == ["x", "\u00e9"]
+
+
+def test_health_metrics_and_headers(served):
+    status, headers, text = served.ask("GET", "/health")
+    assert (status, json.loads(text)["status"]) == (200, "ok")
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert "server" not in headers
+    served.post("/predict", {"inputs": ["d V"]})
+    status, headers, text = served.ask("GET", "/metrics")
+    assert headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'fenchel_requests_total{path="/predict",status="200"}' in text
+    assert 'fenchel_request_seconds_bucket{path="/predict",le="+Inf"}' in text
+    for line in text.splitlines():
+        assert line.startswith(("#", "fenchel_"))
+        assert line.startswith("#") or float(line.rsplit(" ", 1)[1]) >= 0
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b'{"inputs": ["d V"]', 400, "The body must be JSON in UTF-8: EOF while parsing"),
+        (b"\xff\xfe", 400, "The body must be JSON in UTF-8"),
+        (b'{"inputs": ["\\ud800 V"]}', 400, "The body must be JSON in UTF-8"),
+        (b"", 400, "The body must be JSON in UTF-8"),
+        (b"[" * 100_000, 400, "The body must be JSON in UTF-8"),
+        ([], 422, "Input should be an object"),
+        ({}, 422, "`inputs`: Field required"),
+        ({"inputs": []}, 422, "`inputs`: List should have at least 1 item"),
+        ({"inputs": "d V"}, 422, "`inputs`: Input should be a valid array"),
+        ({"inputs": ["d V", 3]}, 422, "`inputs[1]`: Input should be a valid string"),
+        ({"inputs": ["d V"], "nbset": 2}, 422, "`nbset`: Extra inputs are not permitted"),
+        ({"inputs": ["d V"], "nbest": 0}, 422, "`nbest`: Input should be greater than or equal to"),
+        ({"inputs": ["d V"], "nbest": 51}, 422, "`nbest` must be at most 50, got 51"),
+        ({"inputs": ["d V"], "beam": 10**9}, 422, "`beam` must be at most 50"),
+        ({"inputs": ["d V"], "samples": 99}, 422, "`samples` must be at most 50"),
+        ({"inputs": ["d V"], "max_length": 9}, 422, "`max_length` must be at most 8, got 9"),
+        ({"inputs": ["d V"], "method": "fast"}, 422, "`method`: Input should be 'beam'"),
+        ({"inputs": ["d V"] * 65}, 422, "A request holds at most 64 inputs, got 65"),
+        ({"inputs": ["d" * 3000 + " V"]}, 422, "`inputs[0]` must have at most 2000 characters"),
+        ({"inputs": ["d V", "nonsense"]}, 422, "`inputs[1]`: expected a lemma and tags"),
+        ({"inputs": ["d\0 V"]}, 422, "`inputs[0]` must not hold a NUL"),
+        ({"inputs": ["d V"], "allowed": "x"}, 422, "`allowed` has 'x', which is no token"),
+        ({"inputs": ["d V"], "samples": 2, "certificate": True}, 422, "`samples` does not go with"),
+        ({"inputs": ["d V"], "length_power": 1.0, "method": "greedy"}, 422, "needs the method"),
+    ],
+)
+def test_wrong_predictions(served, body, status, message):
+    found, answer = served.post("/predict", body)
+    assert found == status
+    assert answer["error"]["status"] == status
+    assert message in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "status"),
+    [
+        ("POST", "/score", {"pairs": [{"source": "d V", "target": ""}]}, {}, 422),
+        ("POST", "/score", {"pairs": [{"source": "d V"}]}, {}, 422),
+        ("POST", "/predict", {"inputs": ["d V"]}, {"content-type": "text/plain"}, 415),
+        ("POST", "/explain", {"text": "d V"}, {}, 415),
+        ("GET", "/predict", None, {}, 405),
+        ("GET", "/nothing", None, {}, 404),
+        ("GET", "/..%2f..%2fetc/passwd", None, {}, 404),
+        ("GET", "/health", None, {"host": "evil.example"}, 400),
+        ("GET", "/health", None, {"host": "[::bad"}, 400),
+        ("PUT", "/explain", None, {}, 405),
+    ],
+)
+def test_other_wrong_requests(served, method, path, body, headers, status):
+    found, _, text = served.ask(method, path, body, headers=headers)
+    assert found == status
+    assert json.loads(text)["error"]["status"] == status
+
+
+def test_a_body_that_is_too_large(model):
+    with Served(model, body_bytes=1000) as served:
+        status, answer = served.post("/predict", {"inputs": ["d V"], "prefix": "d" * 2000})
+        assert (status, answer["error"]["message"]) == (
+            413,
+            "The body must have at most 1000 bytes.",
+        )
+        with socket.create_connection(("127.0.0.1", served.port), timeout=20) as client:
+            client.sendall(
+                b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Transfer-Encoding: chunked\r\n\r\n"
+            )
+            chunk = b"ffff\r\n" + b"x" * 0xFFFF + b"\r\n"
+            sent = 0
+            try:
+                while sent < 100 << 20:
+                    client.sendall(chunk)
+                    sent += len(chunk)
+            except OSError:
+                pass
+            assert sent < 50 << 20  # the connection was closed long before
+        assert served.post("/predict", {"inputs": ["d V"]})[0] == 200
+
+
+def test_a_slow_body_and_a_slow_head(model, monkeypatch):
+    monkeypatch.setattr(_server, "HEAD_SECONDS", 0.5)
+    with Served(model, seconds=0.5) as served:
+
+        def answer(data: bytes) -> bytes:
+            with socket.create_connection(("127.0.0.1", served.port), timeout=20) as client:
+                client.sendall(data)
+                return b"".join(iter(lambda: client.recv(65536), b""))  # until it is closed
+
+        head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        found = answer(head + b"Content-Length: 100\r\n\r\n{")
+        assert found.startswith(b"HTTP/1.1 408 ")
+        assert b"The body did not arrive within 0.5 seconds." in found
+        assert answer(head) == b""  # closed without an answer
+        assert answer(b"") == b""
+        whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        found = answer(whole + b"GET /health HTTP/1.1\r\n")  # and no more, on the same connection
+        assert found.count(b"HTTP/1.1 200 ") == found.count(b"HTTP/1.1") == 1
+
+
+class Slow:
+    """Makes every step of a model take a while."""
+
+    def __init__(self, model: Seq2Seq, seconds: float) -> None:
+        self.step, self.seconds, self.count = model.step, seconds, 0
+
+    def __call__(self, *arguments):
+        self.count += 1
+        time.sleep(self.seconds)
+        return self.step(*arguments)
+
+
+@pytest.fixture
+def slow(monkeypatch) -> tuple[Seq2Seq, Slow]:
+    model = small_model("softmax")  # for which any prefix is possible
+    step = Slow(model, 0.1)
+    monkeypatch.setattr(model, "step", step)
+    return model, step
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/predict", {"inputs": ["d V"], "allowed": "d", "prefix": "d" * 900}),
+        ("/predict", {"inputs": ["d V"], "samples": 1, "prefix": "d" * 900}),
+        ("/score", {"pairs": [{"source": "d V", "target": "d" * 900}]}),
+        ("/explain?text=d+V", None),
+    ],
+)
+def test_time_over_ends_the_computation(slow, path, body):
+    model, step = slow
+    with Served(model, seconds=0.25, max_length=1000) as served:
+        began = time.monotonic()
+        status, _, text = served.ask("POST" if body else "GET", path, body)
+        assert status == 504
+        assert "No answer within 0.25 seconds." in text
+        assert time.monotonic() - began < 5
+        deadline = time.monotonic() + 10
+        while not served.metric("fenchel_abandoned_total"):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        count = step.count
+        assert count > 1
+        time.sleep(0.3)
+        assert step.count == count < 20
+
+
+def test_a_client_that_leaves_ends_the_computation(slow):
+    model, step = slow
+    with Served(model, max_length=1000) as served:
+        body = json.dumps({"inputs": ["d V"], "allowed": "d", "prefix": "d" * 900}).encode()
+        with socket.create_connection(("127.0.0.1", served.port), timeout=20) as client:
+            client.sendall(
+                b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Content-Length: %d\r\n\r\n" % len(body) + body
+            )
+            time.sleep(0.3)
+        deadline = time.monotonic() + 10
+        while not served.metric("fenchel_abandoned_total"):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert 0 < step.count < 50
+        assert 'path="/predict",status="499"} 1' in served.ask("GET", "/metrics")[2]
+
+
+def test_a_full_queue_refuses(slow):
+    model, _ = slow
+    found: list[int] = []
+    with Served(model, queue=2, batch_size=1) as served:
+
+        def ask(number: int) -> None:
+            found.append(served.post("/predict", {"inputs": ["d V"], "seed": number})[0])
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert set(found) == {200, 429}
+    assert found.count(200) >= 2  # as many as may wait
+
+
+def test_a_shutdown_answers_what_has_arrived(slow):
+    model, _ = slow
+    found: list[int] = []
+    with Served(model, batch_size=2) as served:
+        threads = [
+            threading.Thread(
+                target=lambda: found.append(served.post("/predict", {"inputs": ["d V"]})[0])
+            )
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.3)
+        served.stop()
+        for thread in threads:
+            thread.join()
+    assert found == [200] * 4
+
+
+def test_one_bad_request_of_a_batch_fails_alone(model, monkeypatch):
+    decode = _answers.decode
+
+    def failing(models, texts, **options):
+        if any(text.startswith("s") for text in texts):
+            raise RuntimeError("a defect")
+        return decode(models, texts, **options)
+
+    monkeypatch.setattr(_answers, "decode", failing)
+    found: dict[str, tuple] = {}
+    with Served(model, wait_seconds=0.3) as served:
+
+        def ask(text: str) -> None:
+            found[text] = served.post("/predict", {"inputs": [text]})
+
+        threads = [threading.Thread(target=ask, args=(t,)) for t in ("d V", "s V", "w V")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [found[text][0] for text in ("d V", "s V", "w V")] == [200, 500, 200]
+    assert "defect" not in found["s V"][1]["error"]["message"]
+
+
+def test_concurrent_requests_share_batches(model):
+    with Served(model, wait_seconds=0.3) as served:
+        threads = [
+            threading.Thread(target=served.post, args=("/predict", {"inputs": ["d V", "s V"]}))
+            for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert served.metric("fenchel_batch_inputs_sum") == 16
+        assert served.metric("fenchel_batch_inputs_count") < 8
+
+
+def test_a_search_holds_a_bounded_number_of_states(served, monkeypatch):
+    limits = []
+    explain = _answers.explain
+
+    def recorded(*arguments, **options):
+        limits.append(options["limit"])
+        return explain(*arguments, **options)
+
+    monkeypatch.setattr(_answers, "MAX_POSITIONS", 500)
+    monkeypatch.setattr(_answers, "explain", recorded)
+    long = {"inputs": ["d" * 98 + " V"], "nbest": 5}
+    status, answer = served.post("/predict", {**long, "beam": 6})
+    message = "With 6 hypotheses an input may have at most 83 tokens, got 100; ask for fewer."
+    assert (status, answer["error"]["message"]) == (422, message)
+    assert served.post("/predict", long)[0] == 200
+    assert served.ask("GET", f"/explain?text={'d' * 98}+V")[0] == 200
+    assert limits == [5]
+
+
+def test_an_answer_holds_a_bounded_number_of_weights(model):
+    with Served(model, weights=10) as served:
+        status, answer = served.post("/predict", {"inputs": ["d V"] * 9, "attention": True})
+        assert (status, answer["error"]["message"]) == (
+            422,
+            "An answer holds at most 10 attention weights.",
+        )
+
+
+def test_the_form_never_shows_unescaped_text(served):
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    attack = "%22%3E%3Cscript%3Ealert(1)%3C%2Fscript%3E"
+    for path, method, body in (
+        (f"/explain?text={attack}+V&reference={attack}", "GET", None),
+        ("/explain", "POST", f"text={attack}+V&reference={attack}".encode()),
+        ("/explain", "POST", f"text={attack}".encode()),  # which the model cannot read
+        ("/explain", "POST", f"{attack}=1&text=d+V".encode()),
+    ):
+        status, headers, text = served.ask(method, path, body, headers=form)
+        assert headers["content-type"] == "text/html; charset=utf-8"
+        assert "<script>alert" not in text
+        assert status == (200 if b"reference" in (body or b"reference") else 422)
+    status, _, text = served.ask("GET", "/explain?shown=many&text=d+V")
+    assert status == 422
+    assert "`shown`: Input should be a valid integer" in text
+    assert served.ask("POST", "/explain", b"text=%ff", headers=form)[0] == 400
+    assert served.ask("POST", "/explain", b"&".join([b"a=1"] * 99), headers=form)[0] == 400
+
+
+def test_the_paths_that_are_counted_are_the_routes(served):
+    routes = served.service.app.routes
+    assert sorted(route.path for route in routes) == sorted(_app.PATHS)
