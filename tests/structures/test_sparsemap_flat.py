@@ -218,3 +218,12 @@ def test_no_tree_comes_twice(seed: int) -> None:
     scores = 1e-6 * torch.randn(12, 12, dtype=torch.float64)
     posterior = sparsemap(DependencyTree(12, single_root=False), scores)
     assert len(posterior.codes.unique(dim=0)) == int(posterior.support_size)
+
+
+@small
+def test_offsets_change_nothing(structure: AbstractStructure) -> None:
+    """Large scores with small differences are solved at once, like small ones."""
+    scores = scores_for(structure, 2)
+    plain, shifted = (sparsemap(structure, x) for x in (scores, scores + 1e8))
+    torch.testing.assert_close(shifted.marginals, plain.marginals, atol=1e-6, rtol=0)
+    assert shifted.iterations.equal(plain.iterations)

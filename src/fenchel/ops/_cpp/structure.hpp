@@ -133,6 +133,32 @@ class Grid {
             i < rows_ && j < columns_ ? static_cast<T>(compact[i * columns_ + j]) : T(0);
   }
 
+  // Of which lines of the grid every structure has exactly one part.
+  enum class Lines { kNone, kRows, kColumns };
+  Lines choices() const { return Lines::kNone; }
+
+  // Takes off the scores (rows, columns) of each such line the largest, which changes no choice; not where a digit
+  // would be lost. Large numbers with small differences then need no exact sums.
+  static void remove_offsets(Lines lines, int rows, int columns, double* scores) {
+    if (lines == Lines::kNone) return;
+    const bool across = lines == Lines::kRows;
+    const int count = across ? rows : columns, length = across ? columns : rows;
+    for (int i = 0; i < count; ++i) {
+      const auto at = [&](int j) -> double& { return scores[across ? i * columns + j : j * columns + i]; };
+      double top = kNone;
+      for (int j = 0; j < length; ++j) top = at(j) > top ? at(j) : top;
+      if (top == kNone) continue;
+      bool is_exact = true;
+      for (int j = 0; j < length; ++j) {
+        const double x = at(j), less = x - top;
+        is_exact &= x == kNone || (less + top == x && x - less == top);
+      }
+      for (int j = 0; is_exact && j < length; ++j) at(j) -= top;
+    }
+  }
+  int rows() const { return rows_; }
+  int columns() const { return columns_; }
+
  protected:
   int full_rows_, full_columns_, rows_, columns_;
 };

@@ -34,6 +34,7 @@ class MatchingMap : public Grid {
     reset_prices();
   }
   int positions() const { return rows_; }
+  Lines choices() const { return rows_ <= columns_ ? Lines::kRows : Lines::kColumns; }
   int part(int i, int32_t column) const { return column < 0 ? -1 : i * columns_ + column; }
 
   // With as many rows as columns any prices are a start, and those of the last call a good one; else a

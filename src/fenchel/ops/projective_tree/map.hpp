@@ -19,6 +19,7 @@ class ProjectiveTreeMap : public Grid {
     rows_ = columns_ = lengths ? static_cast<int>(lengths[0]) : full_rows_;
   }
   int positions() const { return rows_; }
+  Lines choices() const { return Lines::kColumns; }
   int part(int modifier, int32_t head) const { return head < 0 ? -1 : head * columns_ + modifier; }
 
   // code[i] is the head of word i, i itself if that is the root.

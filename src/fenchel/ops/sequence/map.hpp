@@ -27,6 +27,7 @@ class SequenceMap : public Grid {
   void resize(const int64_t* lengths) { rows_ = lengths ? static_cast<int>(lengths[0]) : full_rows_; }
   int extras() const { return ends_ + pairs() * columns_ * columns_; }
   int positions() const { return rows_; }
+  Lines choices() const { return Lines::kRows; }
   int part(int i, int32_t tag) const { return tag < 0 ? -1 : i * columns_ + tag; }
 
   template <class F>

@@ -93,6 +93,7 @@ class BatchSolver {
     const int64_t* lengths = batch_.lengths ? batch_.lengths + row * batch_.lengths_step : nullptr;
     oracle.resize(lengths);
     oracle.gather(batch_.scores + row * parts_, scores_.data());
+    oracle.remove_offsets(oracle.choices(), oracle.rows(), oracle.columns(), scores_.data());
     const double* extra_scores = oracle.extras() ? batch_.extra_scores + row * batch_.extra_step : nullptr;
     instance_.set(scores_.data(), extra_scores, lengths);
     double* marginals = batch_.marginals + row * parts_;

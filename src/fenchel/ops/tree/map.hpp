@@ -28,6 +28,7 @@ class TreeMap : public Grid {
     width_ = static_cast<int>(padded<Num>(rows_));
   }
   int positions() const { return rows_; }
+  Lines choices() const { return Lines::kColumns; }
   int part(int modifier, int32_t head) const { return head < 0 ? -1 : head * columns_ + modifier; }
 
   // code[i] is the head of word i, i itself if that is the root.
