@@ -107,7 +107,7 @@ class BatchSolver {
       return leave_unsolved(row, 0);
     const Limits limits{batch_.tol, batch_.max_iter};
     const auto method = static_cast<Method>(batch_.method);
-    const Outcome outcome = solve_by(method, limits);
+    const Outcome outcome = solve_by(method, limits, known);
     oracle.scatter(instance_.marginals().data(), marginals);
     batch_.gaps[row] = outcome.gap;
     batch_.iterations[row] = outcome.iterations;
@@ -122,9 +122,9 @@ class BatchSolver {
  private:
   static constexpr double kExactGap = 1e-12;
 
-  Outcome solve_by(Method method, Limits limits) {
+  Outcome solve_by(Method method, Limits limits, int64_t known) {
     if (method == Method::kActiveSet) return active_set(instance_, limits, instance_.patience());
-    if (method == Method::kFace) return span_face(instance_, limits);
+    if (method == Method::kFace) return span_face(instance_, limits, known);
     const Outcome outcome = conditional_gradient(instance_, limits, method);
     instance_.support.keep_independent();
     return outcome;

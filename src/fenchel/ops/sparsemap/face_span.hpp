@@ -72,17 +72,32 @@ Outcome add_directions(Instance<Make>& instance, int64_t max_calls, Outcome outc
   return outcome;
 }
 
-// The solution to the last digits: its face, by solving at once, or structures that span it, whose weights mean
-// nothing. Where there are very many parts, a face that may be that of another solution nearby has to do.
+// Solves at once to the last digits; false if that is impossible or the face may be that of another solution nearby.
+// Where there are very many parts, such a face has to do.
 template <class Make>
-Outcome span_face(Instance<Make>& instance, Limits limits) {
-  constexpr double kGap = 1e-10, kRounding = 1.0 / 64;
+bool find_face_at_once(Instance<Make>& instance, int64_t max_calls, Outcome& outcome) {
+  constexpr double kGap = 1e-10;
   constexpr int64_t kManyParts = 2000;
-  Outcome outcome;
-  if (instance.patience() < instance.kNever && solve_at_once(instance, {kGap, limits.iterations}, 0, outcome) &&
-      (instance.decomposition.is_face_exact || instance.count() > kManyParts))
-    return outcome;
+  if (instance.patience() == instance.kNever) return false;
+  const bool solved = solve_at_once(instance, {kGap, max_calls}, 0, outcome);
+  if (solved && (instance.decomposition.is_face_exact || instance.count() > kManyParts)) return true;
   instance.decomposition.clear();
+  return false;
+}
+
+// The face of the solution: by solving at once, or by structures that span it, whose weights mean nothing. Where
+// `known` structures of the solution are few, scores are not flat: then the active set is faster.
+template <class Make>
+Outcome span_face(Instance<Make>& instance, Limits limits, int64_t known) {
+  constexpr double kRounding = 1.0 / 64;
+  const int64_t patience = instance.patience();
+  const bool is_flat = known > patience / 2;
+  Outcome outcome;
+  if (!is_flat) {
+    outcome = active_set(instance, {0, std::min(patience, limits.iterations), kRounding}, instance.kNever);
+    if (outcome.converged) return add_directions(instance, limits.iterations, outcome);
+  }
+  if (find_face_at_once(instance, limits.iterations, outcome)) return outcome;
   outcome = active_set(instance, {0, limits.iterations, kRounding}, instance.kNever);
   return add_directions(instance, limits.iterations, outcome);
 }
