@@ -1,7 +1,9 @@
 """Fusedmax on a sentence.
 
-A reader attends to phrases. Fusedmax puts one weight on a run of words, oscarmax one weight on
-words of similar score wherever they stand; both can be read aloud as an explanation.
+A reader attends to phrases. Fusedmax puts one weight on a run of words, here "two million homes".
+Oscarmax puts one weight on words of similar score wherever they stand: "storm" and "power" share
+one, the three words of the phrase another. An outline is a run of equal weights, a letter marks
+runs apart that have the same weight, and an empty cell is a weight of exactly zero.
 """
 
 import torch
@@ -34,8 +36,8 @@ def picture() -> Figure:
     rows = {
         "softmax": fenchel.softmax(scores),
         "sparsemax": fenchel.sparsemax(scores),
-        "fusedmax": fenchel.fusedmax(scores, lam=0.06),
-        "oscarmax": fenchel.oscarmax(scores, lam=0.02),
+        "fusedmax": fenchel.fusedmax(scores, lam=0.1),
+        "oscarmax": fenchel.oscarmax(scores, lam=0.06),
     }
     return plots.plot_attention(torch.stack(list(rows.values())), WORDS, list(rows))
 

@@ -1,7 +1,7 @@
 """Weights that become exactly zero.
 
-Softmax never says no: a hundred poor options share weight that the good ones lose. Sparsemax and
-entmax give it back, and what has no weight need not be computed.
+Softmax never says no: of these twelve options, the poor ones keep weight that the good ones lose.
+Sparsemax and entmax give it back, and what has no weight need not be computed.
 """
 
 import torch

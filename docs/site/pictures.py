@@ -18,7 +18,8 @@ THEMES = {"light": False, "dark": True}
 INTRODUCTION = """# Gallery
 
 Each picture is a short script of public names that runs in seconds on one core. Click one for the
-reason to care and the code.
+reason to care and the code. `pip install '.[plots,seq2seq,sklearn]'`
+in a clone installs what they need; most need `plots` alone.
 """
 
 

@@ -48,7 +48,7 @@ def pages(names: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
 def _regularizer(mapping: Any) -> str:
     """The problem that a mapping solves; its class says its Ω."""
     omega = re.match(r"Ω\(y\) = [^,;:]+?(?=[,;:.]( |$))", inspect.getdoc(mapping) or "")
-    return mathml(f"{PROBLEM},   {omega[0]}") if omega else ""
+    return mathml(f"{PROBLEM}\n{omega[0]}") if omega else ""
 
 
 def _entry(path: str, member: Any, formula: str) -> str:

@@ -78,6 +78,8 @@ class Site:
             return self.folder / "gallery" / "index.md"
         if path == DOCS / "references.bib":
             return self.folder / "references.md"
+        if path.parent == DOCS / "gallery" and path.suffix == ".py":
+            return self.folder / "gallery" / f"{path.stem}.md"
         is_inside = path.is_relative_to(DOCS)
         return self.folder / (
             path.relative_to(DOCS) if is_inside else Path("project", path.relative_to(ROOT))
@@ -128,7 +130,8 @@ class Site:
         path = (page.parent / target).resolve()
         if image:
             return self._image(page, path, text)
-        if path.suffix not in (".md", ".bib"):
+        is_script = path.suffix == ".py" and path.parent == DOCS / "gallery"
+        if path.suffix not in (".md", ".bib") and not is_script:
             return text
         if path not in self.known and path.suffix == ".md" and path != ROOT / "README.md":
             self.known.add(path)
