@@ -129,6 +129,7 @@ class Experiment:
 
     Args:
         name: the module's.
+        title: heads the table.
         estimators: those it compares.
         train: `train(folder, data, estimator=…, epochs=…, …)` to a history.
         measure: the figure that says which epoch is best, the larger the better.
@@ -144,6 +145,7 @@ class Experiment:
     """
 
     name: str
+    title: str
     estimators: Sequence[str]
     train: Callable[..., runs.History]
     measure: str
@@ -226,7 +228,7 @@ class Experiment:
         With `epochs`, only the first so many epochs of each run count.
         """
         found = [{**one, "history": one["history"][:epochs]} for one in runs.gather(run)]
-        summary.save(found, self.table, output)
+        summary.save(found, self.table, output, self.title)
         for variant, members in summary.grouped(found, self.variants).items():
             lines = {run["estimator"]: _curves(run["history"], self.measure) for run in members}
             suffix = "".join(f"-{value}" for value in variant)

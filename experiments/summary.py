@@ -44,8 +44,10 @@ def spread(values: Sequence[float]) -> str:
     return mean if len(values) == 1 else f"{mean} ± {stdev(values):.2f}"
 
 
-def save(found: Sequence[Run], table: Callable[[Sequence[Run]], str], output: Path) -> None:
-    """Writes results.json and table.md into a folder."""
+def save(
+    found: Sequence[Run], table: Callable[[Sequence[Run]], str], output: Path, title: str
+) -> None:
+    """Writes results.json and table.md, under a title, into a folder."""
     output.mkdir(parents=True, exist_ok=True)
     files.write(output / "results.json", (json.dumps(found, indent=1) + "\n").encode())
-    files.write(output / "table.md", (table(found) + "\n").encode())
+    files.write(output / "table.md", f"# {title}\n\n{table(found)}\n".encode())

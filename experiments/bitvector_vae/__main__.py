@@ -9,6 +9,7 @@ from .train import ESTIMATORS, train
 
 EXPERIMENT = latents.Experiment(
     name="bitvector_vae",
+    title="An autoencoder with bits: results",
     estimators=ESTIMATORS,
     train=train,
     measure="elbo",

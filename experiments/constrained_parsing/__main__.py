@@ -31,7 +31,7 @@ def run_train(run: Path | None, data: Path, training: str, seed: int, **options:
 def run_table(run: Sequence[Path], output: Path) -> None:
     """Gathers runs."""
     found = runs.gather(run)
-    summary.save(found, table.table, output)
+    summary.save(found, table.table, output, "Parsing with constraints: results")
     print(table.table(found))
 
 

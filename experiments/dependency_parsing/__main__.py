@@ -48,7 +48,7 @@ def run_parse(run: Path, input: Path, output: Path) -> None:
 def run_table(run: Sequence[Path], output: Path) -> None:
     """Gathers runs."""
     found = runs.gather(run)
-    summary.save(found, table.table, output)
+    summary.save(found, table.table, output, "Dependency parsing: results")
     table.draw(found, output)
     print(table.table(found))
 

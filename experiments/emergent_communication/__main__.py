@@ -10,6 +10,7 @@ from .train import train
 
 EXPERIMENT = latents.Experiment(
     name="emergent_communication",
+    title="A game of symbols: results",
     estimators=tuple(latents.CATEGORICAL),
     train=train,
     measure="success",

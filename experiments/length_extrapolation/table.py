@@ -41,6 +41,7 @@ def lengths_page(content: dict[str, Any]) -> str:
     rows = content["rows"]
     return "\n\n".join(
         [
+            "# Train short, test long: answers by length",
             f"Answers right, %, by length in tokens; training up to {_length(content)}.",
             lengths_table(rows, "accuracy"),
             "Sequences with all answers right, %.",
@@ -92,6 +93,7 @@ def language_page(content: dict[str, Any]) -> str:
     head = ["attention", "held-out loss", "lowest", "ms per step", "of softmax"]
     head += ["nonzeros", "visible"]
     parts = [
+        "# Train short, test long: a model of language",
         f"Loss in nats per character after {content['settings']['steps']} steps; nonzeros are "
         "weights of a query, on average, of so many visible characters.",
         tables.markdown(head, lines),

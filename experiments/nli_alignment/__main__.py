@@ -40,7 +40,7 @@ def run_train(run: Path | None, data: Path, model: str, alignment: str, **option
 def run_table(run: Sequence[Path], output: Path) -> None:
     """Gathers runs."""
     found = runs.gather(run)
-    summary.save(found, table, output)
+    summary.save(found, table, output, "Alignments for natural language inference: results")
     print(table(found))
 
 

@@ -9,6 +9,7 @@ from .train import train
 
 EXPERIMENT = latents.Experiment(
     name="semisupervised_vae",
+    title="An autoencoder with few labels: results",
     estimators=tuple(latents.CATEGORICAL),
     train=train,
     measure="accuracy",
