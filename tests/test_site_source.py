@@ -124,3 +124,18 @@ def test_every_page_is_in_the_navigation() -> None:
     for page in DOCS.rglob("*.md"):
         name = page.relative_to(DOCS).with_suffix("").as_posix()
         assert name in listed | {"index", "gallery/README"}
+
+
+def test_every_page_of_results_has_a_title() -> None:
+    pages = sorted((DOCS.parent / "experiments").rglob("*.md"))
+    pages += sorted((DOCS.parent / "benchmarks").rglob("*.md"))
+    assert len(pages) > 20
+    for page in pages:
+        assert page.read_text(encoding="utf-8").startswith("# "), page
+
+
+def test_a_link_to_a_script_of_the_gallery_leads_to_its_page(tmp_path: Path) -> None:
+    site = stage.Site(tmp_path)
+    page = DOCS / "guides" / "learn-alpha.md"
+    text = site._page(page, "[heads](../gallery/learned_alpha.py), [code](../site/stage.py)")
+    assert text == "[heads](../gallery/learned_alpha.md), code"
