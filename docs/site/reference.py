@@ -16,7 +16,7 @@ from formulas import is_formula, mathml, with_scripts
 
 SECTIONS = {"Args": "Arguments", "Returns": "Returns", "Raises": "Raises", "Yields": "Yields"}
 LISTS = ("Args", "Raises")
-PROBLEM = "ŷ(θ) = argmax over y of ⟨θ, y⟩ − γΩ(y)"
+PROBLEM = "ŷ(θ) = argmax_y ⟨θ, y⟩ − γΩ(y)"
 ITEM = re.compile(r"^(\*{0,2}[\w, ]+): (.*)$", re.DOTALL)
 
 
