@@ -214,3 +214,9 @@ def test_the_design_page_shows_every_folder() -> None:
     tree = page.split("## The tree")[1].split("\n## ")[0]
     for folder in {path.parent for path in FILES} - {PACKAGE}:
         assert f"{folder.name}/" in tree
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """Two of one name in different folders are not collected together."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert len(names) == len(set(names))

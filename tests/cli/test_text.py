@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from fenchel.cli import main
-from fenchel.seq2seq import Characters, Inflection, ModelConfig, Seq2Seq, save
+from fenchel.seq2seq import Characters, Inflection, ModelConfig, Normalized, Seq2Seq, save
 
 ENDINGS = {"SG": "", "PL": "s", "PST": "t"}
 STEMS = [f"{a}{b}{c}" for a in "bdg" for b in "aé" for c in "lmn"]
@@ -316,3 +316,30 @@ def test_parallel_text_is_scored_from_two_files(tmp_path: Path, monkeypatch, cap
     with pytest.raises(SystemExit) as stopped:
         main(["score", str(tmp_path / "model"), files["source"]])
     assert stopped.value.code == 2
+
+
+def test_predict_copies(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Letters that the model has never seen, and with no constraint given."""
+    letters = Characters("ab")
+    config = ModelConfig(embedding=4, hidden=4, layers=1, copy_source=True)
+    save(Seq2Seq(config, letters, letters), tmp_path / "model")
+    for options in ([], ["--sample", "3"], ["--nbest", "2"]):
+        words = ("predict", tmp_path / "model", "--max-length", "3", *options)
+        code, lines, _ = run(monkeypatch, capsys, "axb\n", *words)
+        assert code == 0
+        assert lines
+    code, _, said = run(monkeypatch, capsys, "ab\n", *words, "--prefix", "a")
+    assert code == 1
+    assert "`constraints` are not for models that copy" in said
+
+
+def test_spellings_that_a_normal_form_makes_one(tmp_path: Path, capsys) -> None:
+    letters = Normalized(Characters("aé"), "NFC")
+    config = ModelConfig(embedding=4, hidden=4, layers=1)
+    save(Seq2Seq(config, letters, letters), tmp_path / "model")
+    (tmp_path / "test.tsv").write_text("é\ta\ne\u0301\té\n", encoding="utf-8")
+    words = ["evaluate", str(tmp_path / "model"), str(tmp_path / "test.tsv"), "--max-length", "2"]
+    words += ["--task", "text"]
+    assert main(words) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["inputs", "1"] in lines

@@ -181,3 +181,21 @@ def test_the_module_and_its_checks() -> None:
     y = fenchel.ksubset(scores, k=2)
     with pytest.raises(ValueError, match="`label_smoothing` must be 0 for ksubset, whose sol"):
         fenchel_young_loss(fenchel.Ksubset(2), scores, y, label_smoothing=0.1)
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 1.0])
+@pytest.mark.parametrize(
+    "mapping", [Softmax(), Sparsemax(), Entmax(1.5), Entmax(3.0, gamma=2.0), fenchel.Fusedmax()]
+)
+def test_a_deleted_target(mapping: AbstractMapping, smoothing: float) -> None:
+    """All of the target's share is lost, and with ε = 1 it has none."""
+    scores = torch.tensor([[0.3, -torch.inf, 0.1, -0.4]], dtype=torch.float64, requires_grad=True)
+    loss = mapping.loss(scores, torch.tensor([1]), label_smoothing=smoothing)
+    (gradient,) = torch.autograd.grad(loss, scores)
+    q = torch.tensor([[1.0, 0.0, 1.0, 1.0]], dtype=torch.float64) * smoothing / 3
+    q[0, 1] = 1 - smoothing
+    torch.testing.assert_close(gradient, mapping(scores.detach()) - q)
+    if smoothing < 1:
+        assert loss == torch.inf
+    else:
+        torch.testing.assert_close(loss, mapping.loss(scores, q))

@@ -126,9 +126,10 @@ def _of_classes(
         losses = _of_distributions(mapping, scores, y, dim)
         return losses if kept is None else torch.where(kept, losses, 0.0)
     rows, target = mapping.rows(scores, dim), target.unsqueeze(-1)
-    value = _autograd.value(rows.scores, rows.parameter, target, mapping, inplace)
+    pivot = _pivot(rows.scores, target) if smoothing else target
+    value = _autograd.value(rows.scores, rows.parameter, pivot, mapping, inplace)
     if smoothing:
-        omega = _smoothing_terms(mapping.at(rows.parameter), rows.scores, target, smoothing)
+        omega = _smoothing_terms(mapping.at(rows.parameter), rows.scores, target, pivot, smoothing)
     else:
         omega = mapping.vertex_omega(target, rows.scores)
     if isinstance(omega, Tensor):
@@ -174,19 +175,29 @@ def _vertices(classes: Tensor, scores: Tensor, dim: int) -> Tensor:
     return zeros.scatter(dim, classes.unsqueeze(dim), 1.0)
 
 
+def _pivot(scores: Tensor, target: Tensor) -> Tensor:
+    """The target (..., 1) of each row (..., d), or the best class where the target is deleted."""
+    is_deleted = scores.detach().gather(-1, target) == -torch.inf
+    return torch.where(is_deleted, scores.detach().argmax(-1, keepdim=True), target)
+
+
 def _smoothing_terms(
-    mapping: AbstractMapping, scores: Tensor, target: Tensor, smoothing: float
+    mapping: AbstractMapping, scores: Tensor, target: Tensor, pivot: Tensor, smoothing: float
 ) -> Tensor:
-    """What smoothing adds to max_Ω(θ) − θ_y, without a distribution in memory.
+    """What smoothing adds to max_Ω(θ) − θ_p for a class p that is not deleted.
 
     For q = (1 − ε)e_y + εu, with u uniform over the n classes that are not deleted, it is
 
-        Ω(q) + θ_y − <θ, q> = f(1 − ε + ε/n) + (n − 1) f(ε/n) + ε Σ (θ_y − θᵢ)/n.
+        Ω(q) + θ_p − <θ, q> = Ω(q) + (1 − ε)(θ_p − θ_y) + ε Σ (θ_p − θᵢ)/n,
+        Ω(q) = f(1 − ε + ε/n) + (n − 1) f(ε/n), or f(1 − ε) + n f(ε/n) if y is deleted,
+
+    and no distribution is in memory.
 
     Args:
         mapping: whose Ω is Σ f(yᵢ), see `HasTerms`.
         scores: θ, (..., d).
         target: y, (..., 1).
+        pivot: p, (..., 1): y itself unless it is deleted.
         smoothing: ε in (0, 1].
     Returns:
         (...), in at least float32.
@@ -194,11 +205,15 @@ def _smoothing_terms(
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     kept = scores.detach() != -torch.inf
     count = kept.sum(-1, keepdim=True).clamp(min=1).to(scores.dtype)
-    score = scores.gather(-1, target)
-    score = torch.where(score.detach() == -torch.inf, 0.0, score)  # its loss is +inf as it is
-    distance = torch.where(kept, score - scores, 0.0).sum(-1) / count.squeeze(-1)
-    share = smoothing / count
-    omega = mapping.omega(1 - smoothing + share) + (count.squeeze(-1) - 1) * mapping.omega(share)
+    at = scores.gather(-1, pivot)
+    distance = torch.where(kept, at - scores, 0.0).sum(-1) / count.squeeze(-1)
+    share, is_deleted = smoothing / count, ~kept.gather(-1, target)
+    own = torch.where(is_deleted, 0.0, share)
+    others = (count - (~is_deleted).to(count)).squeeze(-1)
+    omega = mapping.omega(1 - smoothing + own) + others * mapping.omega(share)
+    if smoothing < 1:
+        missed = torch.where(is_deleted, at - scores.gather(-1, target), 0.0)
+        omega = omega + (1 - smoothing) * missed.squeeze(-1)
     return omega + smoothing * distance
 
 

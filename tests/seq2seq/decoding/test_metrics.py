@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fenchel._choices import MEASURES, REFERENCES, TASKS
 from fenchel.seq2seq import Characters, Normalized, Symbols, Vocabulary, Words
+from fenchel.seq2seq.data._copying import copying
 from fenchel.seq2seq.decoding import _metrics as metrics
 
 WORDS = st.text("abc", max_size=6)
@@ -112,3 +113,10 @@ def test_every_measure_has_its_name_and_direction() -> None:
 def test_every_task_has_measures(task: str, target: Vocabulary) -> None:
     assert set(metrics.default_measures(task, target)) <= set(MEASURES)
     assert metrics.default_references(task) in REFERENCES
+
+
+def test_models_that_copy_have_the_measures_of_their_tokens() -> None:
+    _, target = copying(Symbols(["a", "b"]), Symbols(["a", "b"]))
+    assert metrics.default_measures("text", target) == ("accuracy", "WER", "PER")
+    known = metrics.measures(target)
+    assert [known[name].compare(["a b"], [["a a"]]) for name in ("WER", "PER")] == [100.0, 50.0]

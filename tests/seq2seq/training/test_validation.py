@@ -18,7 +18,7 @@ ERRORS = {"loss", "WER", "PER", "CER", "edit_distance"}
 
 def validator(tmp_path, metric: str, **evaluation: object) -> Validator:
     config = inflected.config(tmp_path, training={"metric": metric}, evaluation=evaluation)
-    return Validator(config, LETTERS, [("a", "b")], encode([("a", "b")], LETTERS, LETTERS))
+    return Validator(config, LETTERS, LETTERS, [("a", "b")], encode([("a", "b")], LETTERS, LETTERS))
 
 
 @pytest.mark.parametrize("metric", get_args(Metric))

@@ -117,6 +117,9 @@ class CopyingSource(Vocabulary):
             for index, token in found
         ]
 
+    def normalize(self, text: str) -> str:
+        return self.known.normalize(text)
+
     def copy_ids(self) -> list[int]:
         """The id with which each known token is copied, or `NOT_COPIED`."""
         return [

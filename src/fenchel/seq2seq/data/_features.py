@@ -72,6 +72,10 @@ class Featured(Vocabulary):
     def is_prefix_monotone(self) -> bool:
         return self.base.is_prefix_monotone
 
+    def normalize(self, text: str) -> str:
+        rest, features = _parts(text)
+        return f"{self.base.normalize(rest)}\t{';'.join(features)}"
+
     def encode(self, text: str) -> list[int]:
         rest, features = _parts(text)
         return [*(self._ids.get(each, UNK) for each in features), *self.base.encode(rest)]

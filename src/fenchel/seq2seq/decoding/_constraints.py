@@ -196,7 +196,9 @@ class Restriction:
         vocabulary: Vocabulary | None,
         device: torch.device,
     ) -> None:
-        if isinstance(vocabulary, CopyingTarget):
+        if isinstance(vocabulary, CopyingTarget) and not all(
+            each is None or each.is_empty for each in constraints
+        ):
             raise ValueError(
                 "`constraints` are not for models that copy (`model.copy_source`), whose tokens "
                 "depend on the source."

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..data._copying import CopyingTarget
 from ..data._normalized import Normalized
 from ..data._vocabulary import Characters, Symbols, Vocabulary
 
@@ -150,7 +151,9 @@ class Measure:
 
 
 def _split_by(target: Vocabulary) -> Vocabulary:
-    """The vocabulary that splits text, inside of one that normalizes it."""
+    """The vocabulary that splits text, inside of one that normalizes it or is copied into."""
+    if isinstance(target, CopyingTarget):
+        return target.known
     return target.base if isinstance(target, Normalized) else target
 
 

@@ -86,6 +86,8 @@ def evaluate(
     comparison = Comparison(models[0].target, task, measures, references)
     if not pairs:
         raise ValueError("there is no pair to evaluate.")
+    spell = models[0].source.normalize
+    pairs = [(spell(source), target) for source, target in pairs]
     sources = [source for source, _ in pairs]
     inputs = list(dict.fromkeys(sources))
     results = decode(

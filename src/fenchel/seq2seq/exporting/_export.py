@@ -22,7 +22,10 @@ from ._programs import Programs, programs
 
 FORMATS = ("onnx", "pt2")
 DESCRIPTION, SCRIPT, README = "export.json", "decode.py", "README.md"
-SCRIPT_KINDS = ("characters", "words", "subwords", "inflection")
+SCRIPT_KINDS = (
+    *("characters", "words", "symbols", "subwords", "inflection"),
+    *("normalized", "featured"),
+)
 """The vocabularies that the script knows."""
 
 
@@ -85,13 +88,27 @@ def export(
     if "onnx" in formats and not unknown_kinds(model):
         write_text(path / SCRIPT, (resources / "decode_onnx.py").read_text("utf-8"))
         written.append(path / SCRIPT)
-    write_text(path / README, (resources / "export.md").read_text("utf-8"))
+    names = {each.name for each in written}
+    absent = [f"`{name}`" for name in ("encoder.onnx", "encoder.pt2", SCRIPT) if name not in names]
+    lines = (resources / "export.md").read_text("utf-8").splitlines(keepends=True)
+    is_told = SCRIPT in names
+    kept = [
+        line
+        for line in lines
+        if not any(name in line for name in absent) and (is_told or SCRIPT not in line)
+    ]
+    write_text(path / README, "".join(kept))
     return [*written, path / README]
 
 
 def unknown_kinds(model: Seq2Seq) -> list[str]:
     """The kinds of a model's vocabularies that the script does not know."""
-    kinds = {model.source.to_json()["kind"], model.target.to_json()["kind"]}
+    kinds = set[str]()
+    for vocabulary in (model.source.to_json(), model.target.to_json()):
+        kinds.add(vocabulary["kind"])
+        while "base" in vocabulary:
+            vocabulary = vocabulary["base"]
+            kinds.add(vocabulary["kind"])
     return sorted(kinds - set(SCRIPT_KINDS))
 
 

@@ -13,6 +13,7 @@ import base64
 import json
 import math
 import sys
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ class Vocabulary:
 
             model = base64.b64decode(value["model"])
             self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        elif self.kind in ("characters", "words"):
+        elif self.kind in ("characters", "words", "symbols"):
             self.names = ["", "", "", UNKNOWN_TEXT, *value["tokens"]]
             self.ids = {token: index for index, token in enumerate(value["tokens"], start=4)}
         elif self.kind == "inflection":
@@ -43,10 +44,29 @@ class Vocabulary:
                 {name: index for index, name in enumerate(names, start)}
                 for names, start in zip(parts, starts)
             )
+        elif self.kind in ("normalized", "featured"):
+            self.base = Vocabulary(value["base"])
+            self.form: Any = value.get("form")
+            names = value.get("features", [])
+            self.features = {name: index for index, name in enumerate(names, self.base.size)}
         else:
             sys.exit(f"decode.py: error: it does not know vocabularies of kind {self.kind!r}.")
 
+    @property
+    def size(self) -> int:
+        if self.kind == "subwords":
+            return self.processor.get_piece_size()
+        return self.base.size if self.kind == "normalized" else len(self.names)
+
     def encode(self, text: str) -> list[int]:
+        if self.kind == "normalized":
+            return self.base.encode(unicodedata.normalize(self.form, text))
+        if self.kind == "featured":
+            text, _, features = text.rpartition("\t")
+            names = features.replace(";", " ").split()
+            if not text.strip() or not names:
+                raise ValueError("expected `text TAB feature;feature;…`")
+            return [*(self.features.get(name, UNKNOWN) for name in names), *self.base.encode(text)]
         if self.kind == "subwords":
             return self.processor.encode(text)
         if self.kind == "inflection":
@@ -75,9 +95,11 @@ class Vocabulary:
         ]
 
     def decode(self, ids: list[int]) -> str:
+        if self.kind == "normalized":
+            return self.base.decode(ids)
         if self.kind == "subwords":
             return self.processor.decode(list(ids))
-        return (" " if self.kind == "words" else "").join(self.names[index] for index in ids)
+        return ("" if self.kind == "characters" else " ").join(self.names[index] for index in ids)
 
 
 class Model:

@@ -100,7 +100,7 @@ class _Training:
         source, target, self.corpus, self.validation, texts = prepare(
             config, folder, world, self.callback.note
         )
-        self.validator = Validator(config, target, texts, self.validation)
+        self.validator = Validator(config, source, target, texts, self.validation)
         is_sharded = world.size > 1 and self.plan.distributed == "fsdp"
         check_memory(config.model, source, target, world, is_sharded)
         self.model = Seq2Seq(config.model, source, target)

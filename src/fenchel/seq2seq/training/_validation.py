@@ -54,14 +54,20 @@ class Validator:
 
     Args:
         config: the whole configuration.
-        target: the vocabulary of the outputs.
+        source, target: the vocabularies.
         texts: the pairs.
         encoded: the same pairs.
     """
 
     def __init__(
-        self, config: Config, target: Vocabulary, texts: Sequence[Pair], encoded: Encoded
+        self,
+        config: Config,
+        source: Vocabulary,
+        target: Vocabulary,
+        texts: Sequence[Pair],
+        encoded: Encoded,
     ) -> None:
+        texts = [(source.normalize(text), reference) for text, reference in texts]
         self._config, self._texts, self._encoded = config, texts, encoded
         self._sources = [source for source, _ in texts]
         self._comparison = Comparison(

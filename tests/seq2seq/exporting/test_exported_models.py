@@ -14,10 +14,13 @@ import torch
 from fenchel import cli
 from fenchel.seq2seq import (
     Characters,
+    Featured,
     Inflection,
     ModelConfig,
+    Normalized,
     Seq2Seq,
     Subwords,
+    Symbols,
     Words,
     decode,
     export,
@@ -195,14 +198,22 @@ def test_the_script_decodes_greedily(exported):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["words", "subwords"])
+@pytest.mark.parametrize("kind", ["words", "subwords", "featured"])
 def test_the_script_knows_other_vocabularies(kind, tmp_path):
     texts = ["marched marching march", "mark marks"] * 50
-    words = Words(["a", "bb", "c"])
-    vocabulary = words if kind == "words" else Subwords.build(texts, 30)
-    model = build("lstm softmax", vocabulary, vocabulary)
+    source = target = Words(["a", "bb", "c"])
+    if kind == "subwords":
+        source = target = Subwords.build(texts, 30)
+    elif kind == "featured":
+        source = Featured(Normalized(Characters("aé"), "NFC"), ["N", "V"])
+        target = Symbols(["k", "æ"])
+    model = build("lstm softmax", source, target)
     export(model, tmp_path, formats=["onnx"], beam=3, max_length=4)
-    inputs = ["bb a \u00e9", "c"] if kind == "words" else ["marks", "march mark"]
+    inputs = {
+        "words": ["bb a \u00e9", "c"],
+        "subwords": ["marks", "march mark"],
+        "featured": ["ae\u0301\tV;X", "é\tN V"],
+    }[kind]
     results = decode(model, inputs, beam=3, max_length=4)
     assert decoded(tmp_path, inputs) == best_texts(model, results)
 
