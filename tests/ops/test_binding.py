@@ -235,6 +235,7 @@ def test_no_memory_is_a_memory_error() -> None:
         minimum=0.0,
         max_option=0.0,
         is_part=False,
+        replayed=None,
     )
     with pytest.raises(MemoryError, match="could not allocate"):
         solver(Fusedmax(0.1), torch.randn(3, 4), -1)
@@ -243,7 +244,7 @@ def test_no_memory_is_a_memory_error() -> None:
     with pytest.raises(ValueError, match=r"no kernel is called with T\*"):
         _binding._COMPILED.solver(
             solve=("T*", 0, 0), jvp=("T*", 0, 0), parameter_vjp=None, rule=None, parameter=1.0,
-            option=None, minimum=0.0, max_option=0.0, is_part=False,
+            option=None, minimum=0.0, max_option=0.0, is_part=False, replayed=None,
         )  # fmt: skip
 
 
@@ -355,13 +356,14 @@ def test_a_binding_for_another_version_is_ignored(tmp_path: Path) -> None:
     assert status.startswith("not loaded")
 
 
-def test_it_is_for_one_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_for_some_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     cmake = Path(__file__).parents[2] / "src/fenchel/ops/_binding/binding.cmake"
-    assert f"set(FENCHEL_BINDING_TORCH {_binding.BUILT_FOR})" in cmake.read_text(encoding="utf-8")
+    versions = " ".join(_binding.BUILT_FOR)
+    assert f"set(FENCHEL_BINDING_TORCH {versions})" in cmake.read_text(encoding="utf-8")
     monkeypatch.setattr(torch, "__version__", "2.8.0")
     module, status = _binding._load(_binding.FILE)
     assert module is None
-    assert status.startswith("for torch 2.13 alone and not for 2.8.0")
+    assert status.startswith("for torch 2.11 and 2.13 and not for 2.8.0")
 
 
 def test_the_name_is_that_of_this_torch_and_python() -> None:

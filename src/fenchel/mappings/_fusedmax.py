@@ -31,7 +31,9 @@ class Fusedmax(AbstractMapping, HasKernels, HasGroups):
     """
 
     name: ClassVar[str] = "fusedmax"
-    _solver = bound_solver(ops.KERNELS, "lam", above=0.0)  # at zero the Jacobian is another
+    _solver = bound_solver(  # at zero the Jacobian is another
+        ops.KERNELS, "lam", above=0.0, takes_half=False
+    )
 
     lam: float = 0.1
 

@@ -1,8 +1,9 @@
 """The binding: eager calls of small inputs in C++, with their autograd; optional.
 
 It is compiled against one PyTorch and one Python, and loaded with these alone. Without it the same
-kernels are called through ctypes, and autograd functions are written in Python. The binding holds
-no kernel: it gets the addresses of the library's functions.
+kernels are called through ctypes or Triton, and autograd functions are written in Python. The
+binding holds no kernel: it gets the addresses of the library's functions, and for a GPU it repeats
+the launches that `replay` has noted.
 """
 
 from __future__ import annotations
@@ -18,28 +19,42 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from .. import _native
+from .. import _native, _triton
+from .replay import Noted
 
-BUILT_FOR = "2.13"
-"""The PyTorch that the sources are written for, as `binding.cmake` says."""
+BUILT_FOR = ("2.11", "2.13")
+"""The versions of PyTorch that the sources are written for, as `binding.cmake` says."""
 FILE = Path(__file__).parent / f"torch-{torch.__version__}{EXTENSION_SUFFIXES[0]}"
 """The binding for the PyTorch and the Python that run; it may not exist."""
 
 
 class Kernels(NamedTuple):
     """What a mapping is solved with: y, its Jacobian times a vector, and times its derivative in
-    the parameter."""
+    the parameter.
+
+    On a GPU these are functions of (scores, parameter, option) and of (y, v, parameter, option),
+    with the parameter a number or one per row, (..., 1).
+    """
 
     solve: _native.NativeFunction
     jvp: _native.NativeFunction
     parameter_vjp: _native.NativeFunction | None = None
+    gpu_solve: Callable[..., Tensor] | None = None
+    gpu_jvp: Callable[..., Tensor] | None = None
+    gpu_parameter_vjp: Callable[..., Tensor] | None = None
 
 
 class LossKernels(NamedTuple):
-    """The losses of class indices with the states of their rows, and their gradients from these."""
+    """The losses of class indices with the states of their rows, and their gradients from these.
+
+    On a GPU these are functions of (scores, target, alpha, ignore_index) and of (scores, state,
+    target, weight, alpha, _), with one weight for all rows.
+    """
 
     loss: _native.NativeFunction
     gradient: _native.NativeFunction
+    gpu_loss: Callable[..., tuple[Tensor, Tensor]]
+    gpu_gradient: Callable[..., Tensor]
 
 
 def _load(file: Path) -> tuple[Any, str]:
@@ -48,9 +63,10 @@ def _load(file: Path) -> tuple[Any, str]:
         return None, "switched off by FENCHEL_BINDING=off; unset FENCHEL_BINDING to use it"
     if _native.LIBRARY is None:
         return None, "without the native library; that comes first"
-    if not torch.__version__.startswith(f"{BUILT_FOR}."):
+    if ".".join(torch.__version__.split(".")[:2]) not in BUILT_FOR:
         return None, (
-            f"for torch {BUILT_FOR} alone and not for {torch.__version__}, small calls take longer"
+            f"for torch {' and '.join(BUILT_FOR)} and not for {torch.__version__}, small calls "
+            "take longer"
         )
     if not file.exists():
         return None, (
@@ -88,6 +104,7 @@ def bind_solver(
     above: float = -math.inf,
     max_option: float = math.inf,
     is_part: bool = False,
+    takes_half: bool = True,
 ) -> Callable[..., Any] | None:
     """A function (mapping, scores, dim) that returns ŷ, or None if the call is not a direct one;
     None if there is no binding.
@@ -101,6 +118,7 @@ def bind_solver(
         minimum, above: what the parameter must be at least, and what it must be greater than.
         max_option: what the option must be at most.
         is_part: whether the parameter must be at most d.
+        takes_half: whether the kernels of a GPU get rows of half precision as they are.
     """
     if _COMPILED is None:
         return None
@@ -115,6 +133,7 @@ def bind_solver(
         minimum=max(minimum, math.nextafter(above, math.inf)),
         max_option=max_option,
         is_part=is_part,
+        replayed=_replayed(takes_half, *kernels[3:]),
     )
 
 
@@ -132,5 +151,18 @@ def bind_class_loss(
     if _COMPILED is None:
         return None
     return _COMPILED.class_loss(
-        loss=kernels.loss.entry, gradient=kernels.gradient.entry, rule=rule, parameter=parameter
+        loss=kernels.loss.entry,
+        gradient=kernels.gradient.entry,
+        rule=rule,
+        parameter=parameter,
+        replayed=_replayed(False, kernels.gpu_loss, kernels.gpu_gradient),
     )
+
+
+def _replayed(
+    takes_half: bool, *operations: Callable[..., Any] | None
+) -> tuple[str, bool, list[Noted | None]] | None:
+    """The operations of a GPU as the binding takes them; None if Triton's kernels are not used."""
+    if not _triton.AVAILABLE:
+        return None
+    return "cuda", takes_half, [None if one is None else Noted(one) for one in operations]

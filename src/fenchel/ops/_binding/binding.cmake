@@ -1,5 +1,5 @@
 # Builds the binding if the interpreter of this build has a PyTorch that the sources are written for.
-set(FENCHEL_BINDING_TORCH 2.13)  # its C++ interface is not stable; tested with this version
+set(FENCHEL_BINDING_TORCH 2.11 2.13)  # its C++ interface is not stable; tested with these versions
 
 if(FENCHEL_SANITIZE OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux" OR NOT "cxx_std_20" IN_LIST CMAKE_CXX_COMPILE_FEATURES)
   return()
@@ -20,8 +20,10 @@ endif()
 list(GET found 0 torch_version)
 list(GET found 1 torch_folder)
 list(GET found 2 suffix)
-if(NOT torch_version MATCHES "^${FENCHEL_BINDING_TORCH}[.]")
-  message(STATUS "fenchel: no binding, it is for PyTorch ${FENCHEL_BINDING_TORCH} and not for ${torch_version}")
+string(REGEX MATCH "^[0-9]+[.][0-9]+" torch_release "${torch_version}")
+if(NOT torch_release IN_LIST FENCHEL_BINDING_TORCH)
+  list(JOIN FENCHEL_BINDING_TORCH " and " releases)
+  message(STATUS "fenchel: no binding, it is for PyTorch ${releases} and not for ${torch_version}")
   return()
 endif()
 if(NOT EXISTS "${torch_folder}/lib/libtorch_python.so")

@@ -1,6 +1,10 @@
 // Whether a call may go to a kernel at once, and what such a call needs of PyTorch.
 #pragma once
 
+#include <memory>
+#include <type_traits>
+#include <utility>
+
 #include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -24,13 +28,14 @@ using torch::autograd::ForwardADLevel;
 constexpr int64_t kLongCall = 16384;
 constexpr int64_t kLongestRow = 2147483647;  // entries are numbered with 32 bits inside the library
 
-// The keys of a plain CPU tensor: no subclass, transform, lazy negation, sparsity or other device adds one.
+// The keys of a plain tensor of a CPU or a GPU: no subclass, transform, lazy negation or sparsity adds one.
 inline bool is_plain(const Tensor& tensor) {
   using c10::DispatchKey;
   constexpr c10::DispatchKeySet known({DispatchKey::CPU, DispatchKey::AutogradCPU, DispatchKey::AutocastCPU,
+                                        DispatchKey::CUDA, DispatchKey::AutogradCUDA, DispatchKey::AutocastCUDA,
                                         DispatchKey::ADInplaceOrView});
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  return known.has_all(impl->key_set()) && impl->key_set().has(DispatchKey::CPU) && impl->has_storage();
+  return known.has_all(impl->key_set()) && (tensor.is_cpu() || tensor.is_cuda()) && impl->has_storage();
 }
 
 // The same for a contiguous tensor with memory.
@@ -53,7 +58,7 @@ inline bool is_eager() {
 inline bool are_direct(PyObject* scores, PyObject* dim) {
   if (!THPVariable_CheckExact(scores) || !PyLong_CheckExact(dim)) return false;
   const Tensor& rows = THPVariable_Unpack(scores);
-  if (!is_direct(rows) || !is_float(rows) || rows.dim() == 0 || rows.size(-1) > kLongestRow) return false;
+  if (!is_direct(rows) || rows.dim() == 0 || rows.size(-1) > kLongestRow) return false;
   int overflow = 0;
   const long at = PyLong_AsLongAndOverflow(dim, &overflow);
   return !overflow && (at == -1 || at == rows.dim() - 1);
@@ -67,6 +72,15 @@ int run_unlocked(int64_t entries, Run run) {
   if (entries < kLongCall) return run();
   pybind11::gil_scoped_release unlocked;
   return run();
+}
+
+// A node of the graph, as this version of PyTorch holds it.
+template <class Node, class... Arguments>
+auto make_node(Arguments&&... arguments) {
+  if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, Node>)
+    return c10::make_intrusive<Node>(std::forward<Arguments>(arguments)...);
+  else
+    return std::shared_ptr<Node>(new Node(std::forward<Arguments>(arguments)...), [](Node* node) { deleteNode(node); });
 }
 
 // Takes Python's error, which is set, to the caller of a backward pass or of a function.

@@ -7,6 +7,7 @@
 
 #include "compiled_backward.hpp"
 #include "kernel.hpp"
+#include "replay.hpp"
 
 namespace fenchel {
 
@@ -14,6 +15,11 @@ namespace fenchel {
 struct Recipe {
   Kernel solve, jvp, parameter_vjp;  // the last one may be missing
   c10::SafePyObject rule;            // (mapping, y, parameter, grad, needs) → gradients, in Python, always right
+  Gpu gpu;
+  std::unique_ptr<Operation> gpu_solve, gpu_jvp, gpu_parameter_vjp;  // each may be missing
+
+  bool serves(const Tensor& rows) const { return is_replayed(rows) || (rows.is_cpu() && is_float(rows)); }
+  bool is_replayed(const Tensor& rows) const { return gpu_solve && gpu.serves(rows); }
 };
 
 // The parameter of a call as kernels take it: a number, or one per row.
@@ -56,15 +62,32 @@ class Parameter {
   c10::SmallVector<double, 64> numbers_;
 };
 
-// Whether a tensor has one value, or one for each of the rows (..., d): the shape (..., 1).
+// Whether a tensor has one value, or one for each of the rows (..., d): the shape (..., 1). The gradient of one value
+// for rows of half precision is summed in Python.
 inline bool fits_rows(const Tensor& parameter, const Tensor& rows) {
-  if (!is_direct(parameter) || !is_float(parameter)) return false;
-  if (parameter.dim() == 0) return true;
+  if (!is_direct(parameter) || !is_float(parameter) || parameter.device() != rows.device()) return false;
+  if (parameter.dim() == 0) return is_float(rows);
   return parameter.dim() == rows.dim() && parameter.size(-1) == 1 &&
          parameter.sizes().slice(0, rows.dim() - 1) == rows.sizes().slice(0, rows.dim() - 1);
 }
 
 inline int64_t count_rows(const Tensor& rows) { return rows.numel() / rows.size(-1); }
+
+using Shape = c10::SmallVector<int64_t, 8>;
+
+// The shape of rows (..., d) with another d.
+inline Shape with_width(const Tensor& rows, int64_t width) {
+  Shape shape(rows.sizes().begin(), rows.sizes().end());
+  shape.back() = width;
+  return shape;
+}
+
+// A parameter as operations of a GPU take it: undefined, or one value for each of the rows.
+inline Tensor per_row(const Tensor& parameter, const Tensor& rows) {
+  if (!parameter.defined() || parameter.dim() > 0) return parameter;
+  const at::AutoGradMode no_grad(false);
+  return parameter.expand(with_width(rows, 1)).contiguous();
+}
 
 // The gradients of a solution, given that in y.
 struct SolutionRule {
@@ -80,6 +103,10 @@ struct SolutionRule {
       return in_python(y, parameter, grad, for_scores, for_parameter);
     variable_list results(has_tensor ? 2 : 1);
     const Tensor v = grad.contiguous();
+    if (recipe->is_replayed(y)) {
+      if (replay(y, v, parameter, for_scores, for_parameter, results)) return results;
+      return in_python(y, parameter, grad, for_scores, for_parameter);
+    }
     const int64_t n = count_rows(y), d = y.size(-1);
     const Parameter value = has_tensor ? Parameter(parameter, n) : Parameter(number);
     Arguments arguments{y.const_data_ptr(), v.const_data_ptr(), value.data(), value.step(), option, n, d, nullptr,
@@ -90,9 +117,7 @@ struct SolutionRule {
     };
     if (for_scores) run(recipe->jvp, results[0] = empty(y.sizes(), y.scalar_type()));
     if (for_parameter) {
-      c10::SmallVector<int64_t, 8> shape(y.sizes().begin(), y.sizes().end());
-      shape.back() = 1;
-      const Tensor slope = empty(shape, y.scalar_type());
+      const Tensor slope = empty(with_width(y, 1), y.scalar_type());
       run(recipe->parameter_vjp, slope);
       results[1] = slope.sum_to_size(parameter.sizes()).to(parameter.scalar_type());
     }
@@ -100,10 +125,30 @@ struct SolutionRule {
   }
 
  private:
+  // Whether launches were repeated.
+  bool replay(const Tensor& y, const Tensor& v, const Tensor& parameter, bool for_scores, bool for_parameter,
+              variable_list& results) const {
+    if ((for_scores && !recipe->gpu_jvp) || (for_parameter && !recipe->gpu_parameter_vjp)) return false;
+    const Given given{{y, v}, per_row(has_tensor ? parameter : Tensor(), y), number, option};
+    if (for_scores) {
+      const Tensors found = (*recipe->gpu_jvp)(given, Result{y.sizes(), y.scalar_type()});
+      if (found.empty()) return false;
+      results[0] = found[0];
+    }
+    if (for_parameter) {
+      const Shape shape = with_width(y, 1);
+      const Tensors found = (*recipe->gpu_parameter_vjp)(given, Result{shape, y.scalar_type()});
+      if (found.empty()) return false;
+      results[1] = found[0].sum_to_size(parameter.sizes()).to(parameter.scalar_type());
+    }
+    return true;
+  }
+
   bool is_direct_backward(const Tensor& y, const Tensor& parameter, const Tensor& grad, bool for_parameter) const {
-    return !at::GradMode::is_enabled() && is_eager() && is_direct(y) && is_float(y) && is_plain(grad) &&
-           grad.scalar_type() == y.scalar_type() && grad.sizes() == y.sizes() && grad.const_data_ptr() != nullptr &&
-           (!has_tensor || fits_rows(parameter, y)) && (!for_parameter || recipe->parameter_vjp);
+    return !at::GradMode::is_enabled() && is_eager() && is_direct(y) && recipe->serves(y) && is_plain(grad) &&
+           grad.device() == y.device() && grad.scalar_type() == y.scalar_type() && grad.sizes() == y.sizes() &&
+           grad.const_data_ptr() != nullptr && (!has_tensor || fits_rows(parameter, y)) &&
+           (!for_parameter || recipe->parameter_vjp);
   }
 
   variable_list in_python(const Tensor& y, const Tensor& parameter, const Tensor& grad, bool for_scores,
@@ -223,6 +268,8 @@ inline PyObject* call(const Solver& solver, PyObject* const* given) {
   PyObject *mapping = given[0], *scores = given[1], *dim = given[2];
   if (!are_direct(scores, dim) || !has_unit_gamma(mapping) || !is_eager()) Py_RETURN_NONE;
   const Tensor rows = THPVariable_Unpack(scores);
+  if (!solver.recipe->serves(rows)) Py_RETURN_NONE;
+  const bool is_replayed = solver.recipe->is_replayed(rows);
   const int64_t n = count_rows(rows), d = rows.size(-1);
   double number = solver.number, option = 0;
   if (!solver.option.is_none() && (!read_number(field(mapping, solver.option), option) || option > solver.max_option))
@@ -236,16 +283,26 @@ inline PyObject* call(const Solver& solver, PyObject* const* given) {
       if (!fits_rows(tensor, rows)) Py_RETURN_NONE;
     }
   }
-  const Parameter value = tensor.defined() ? Parameter(tensor, n) : Parameter(number);
+  // The values of a tensor on a GPU are not looked at.
+  const Parameter value = tensor.defined() && !is_replayed ? Parameter(tensor, n) : Parameter(number);
   const double maximum = solver.is_part ? static_cast<double>(d) : std::numeric_limits<double>::max();
-  if (!value.is_between(solver.minimum, maximum, n)) Py_RETURN_NONE;
+  if (!(is_replayed && tensor.defined()) && !value.is_between(solver.minimum, maximum, n)) Py_RETURN_NONE;
 
-  Tensor y = empty(rows.sizes(), rows.scalar_type());
-  const Arguments arguments{rows.const_data_ptr(), nullptr, value.data(),  value.step(),         option,
-                            n,                     d,       y.data_ptr(), at::get_num_threads()};
-  check_memory(run_unlocked(rows.numel(), [&] { return solver.recipe->solve(rows.scalar_type(), arguments); }));
+  Tensor y;
+  if (is_replayed) {
+    const pybind11::gil_scoped_release unlocked;
+    const Given given{{rows}, per_row(tensor, rows), number, option};
+    const Tensors found = (*solver.recipe->gpu_solve)(given, Result{rows.sizes(), rows.scalar_type()});
+    if (!found.empty()) y = found[0];
+  } else {
+    y = empty(rows.sizes(), rows.scalar_type());
+    const Arguments arguments{rows.const_data_ptr(), nullptr, value.data(),  value.step(),         option,
+                              n,                     d,       y.data_ptr(), at::get_num_threads()};
+    check_memory(run_unlocked(rows.numel(), [&] { return solver.recipe->solve(rows.scalar_type(), arguments); }));
+  }
+  if (!y.defined()) Py_RETURN_NONE;
   if (torch::autograd::compute_requires_grad(rows, tensor)) {
-    auto node = c10::make_intrusive<BoundArgmaxBackward>(
+    auto node = make_node<BoundArgmaxBackward>(
         SolutionRule{solver.recipe, share(mapping), number, option, tensor.defined()});
     node->set_next_edges(tensor.defined() ? torch::autograd::collect_next_edges(rows, tensor)
                                           : torch::autograd::collect_next_edges(rows));

@@ -25,6 +25,15 @@ def _parameters(p_parameter, parameter, o_row, m_row, PER_ROW: tl.constexpr, TYP
 
 
 @triton.jit
+def _free(b_y, CAPPED: tl.constexpr):
+    """y without the entries that have reached a cap of one."""
+    if CAPPED:
+        return tl.where(b_y < 1, b_y, 0.0)
+    else:
+        return b_y
+
+
+@triton.jit
 def _curvature(b_y, p, CURVE: tl.constexpr):
     """s = y^(2−p) where y > 0, else 0; CURVE is 2(2 − p) if that is 0, 1 or 2, or −1."""
     if CURVE == 2:
@@ -78,7 +87,7 @@ def held_jvp_kernel(
     p_y, p_v, p_out, p_parameter,
     parameter: tl.float64, n, d, y_stride, v_stride,
     KIND: tl.constexpr, CURVE: tl.constexpr, PER_ROW: tl.constexpr, TYPE: tl.constexpr,
-    R: tl.constexpr, D: tl.constexpr,
+    CAPPED: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     o_row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     o_column = tl.arange(0, D)[None, :]
@@ -87,6 +96,7 @@ def held_jvp_kernel(
     p = _parameters(p_parameter, parameter, o_row, m_row, PER_ROW, TYPE)
     # (R, D)
     b_y = tl.load(p_y + o_row[:, None] * y_stride + o_column, mask=m_entry, other=0.0).to(TYPE)
+    b_y = _free(b_y, CAPPED)
     # (R, D)
     b_v = tl.load(p_v + o_row[:, None] * v_stride + o_column, mask=m_entry, other=0.0).to(TYPE)
     b_v = tl.where(b_y == 0, 0.0, b_v)
@@ -104,7 +114,7 @@ def long_jvp_kernel(
     p_y, p_v, p_out, p_parameter,
     parameter: tl.float64, n, d, y_stride, v_stride,
     KIND: tl.constexpr, CURVE: tl.constexpr, PER_ROW: tl.constexpr, TYPE: tl.constexpr,
-    M: tl.constexpr, UNROLL: tl.constexpr,
+    CAPPED: tl.constexpr, M: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """One row per program; v is read on the support alone."""
     o_row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
@@ -117,7 +127,7 @@ def long_jvp_kernel(
         for k in tl.static_range(UNROLL):
             o = start + k * M + o_column
             # (1, M)
-            b_y = tl.load(p_row + o, mask=o < d, other=0.0).to(TYPE)
+            b_y = _free(tl.load(p_row + o, mask=o < d, other=0.0).to(TYPE), CAPPED)
             # (1, M)
             b_v = tl.load(p_other + o, mask=(o < d) & (b_y != 0), other=0.0).to(TYPE)
             mass, moment, along, power = _terms(b_y, b_v, p, CURVE, KIND)
@@ -130,7 +140,7 @@ def long_jvp_kernel(
         for k in tl.static_range(UNROLL):
             o = start + k * M + o_column
             # (1, M)
-            b_y = tl.load(p_row + o, mask=o < d, other=0.0).to(TYPE)
+            b_y = _free(tl.load(p_row + o, mask=o < d, other=0.0).to(TYPE), CAPPED)
             # (1, M)
             b_v = tl.load(p_other + o, mask=(o < d) & (b_y != 0), other=0.0).to(TYPE)
             b_s = _curvature(b_y, p, CURVE)
@@ -141,7 +151,7 @@ def long_jvp_kernel(
 
 @lru_cache(maxsize=4096)
 def _launch(
-    parameter: float | None, kind: int, double: bool, d: int, tile: int | None
+    parameter: float | None, kind: int, double: bool, d: int, tile: int | None, capped: bool
 ) -> tuple[Launcher, int]:
     """The kernel for rows of d entries, and how many a program takes; `parameter` is None if it
     differs from row to row."""
@@ -149,7 +159,13 @@ def _launch(
     # y^(2−p) of a small y leaves the range of float32 when p is large.
     steep = kind == NORM.value if parameter is None else parameter > 2
     wide = tl.float64 if steep or double else tl.float32
-    constants = {"KIND": kind, "CURVE": curve, "PER_ROW": parameter is None, "TYPE": wide}
+    constants = {
+        "KIND": kind,
+        "CURVE": curve,
+        "PER_ROW": parameter is None,
+        "TYPE": wide,
+        "CAPPED": capped,
+    }
     if tile is None and d <= HELD:
         width = triton.next_power_of_2(d)
         rows, warps = max(1, 512 // width), 4 if wide == tl.float64 else 1
@@ -161,7 +177,12 @@ def _launch(
 
 
 def jvp(
-    y: Tensor, v: Tensor, parameter: float | Tensor, kind: tl.constexpr, tile: int | None = None
+    y: Tensor,
+    v: Tensor,
+    parameter: float | Tensor,
+    kind: tl.constexpr,
+    tile: int | None = None,
+    capped: bool = False,
 ) -> Tensor:
     """The Jacobian at solutions y (..., d) times v (..., d).
 
@@ -170,13 +191,14 @@ def jvp(
         parameter: α or p; a tensor holds one per row, (..., 1).
         kind: ENTMAX, NORM or SQUARED.
         tile: the width of the tiles of a long row; every row counts as long if given.
+        capped: whether entries of y are at most one, and stay where they are one.
     """
     rows, others, d = rows_of(y), rows_of(v), y.shape[-1]
     out, n = torch.empty(y.shape, dtype=v.dtype, device=y.device), rows.shape[0]
     if n:
         values, number = row_values(parameter, y.shape)
         double = torch.float64 in (y.dtype, v.dtype)
-        run, block = _launch(number, kind.value, double, d, tile)
+        run, block = _launch(number, kind.value, double, d, tile, capped)
         strides = rows.stride(0), others.stride(0)
         run((-(-n // block),), rows, others, out, values, number or 2.0, n, d, *strides)
     return out

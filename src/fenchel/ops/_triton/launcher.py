@@ -1,12 +1,15 @@
 """Launches kernels: what Triton finds out about the arguments of a launch is kept."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
 import torch
 import triton
 from torch import Tensor
+
+from . import recorder
 
 _MAX_KINDS = 4096
 """How many kinds of arguments are kept."""
@@ -41,15 +44,24 @@ class Launcher:
             self._launch(known, grid, arguments)
 
     def _first(self, key: tuple, grid: tuple[int, ...], arguments: tuple) -> None:
-        compiled = self._kernel[grid](*arguments, **self._constants)
+        notes = recorder.active()
+        with nullcontext() if notes is None else notes.launching():
+            compiled = self._kernel[grid](*arguments, **self._constants)
+        if notes is not None:
+            notes.note(compiled, grid, (*arguments, *self._values))
         if len(self._compiled) < _MAX_KINDS and compiled is not None:  # as it is in the interpreter
-            self._compiled[key] = compiled.run, compiled.function, compiled.packed_metadata
+            self._compiled[key] = (
+                compiled.run, compiled.function, compiled.packed_metadata, compiled
+            )  # fmt: skip
 
     def _launch(self, known: tuple, grid: tuple[int, ...], arguments: tuple) -> None:
-        run, function, metadata = known
+        run, function, metadata, compiled = known
         stream = torch._C._cuda_getCurrentRawStream(arguments[0].get_device())
         x, y, z = (*grid, 1, 1)[:3]
         run(x, y, z, stream, function, metadata, None, None, None, *arguments, *self._values)
+        notes = recorder.active()
+        if notes is not None:
+            notes.note(compiled, grid, (*arguments, *self._values))
 
     def _prepare(self, grid: tuple[int, ...], arguments: tuple) -> None:
         """Compiles what a launch needs: the kernel, and what calls it, which Triton keeps, too."""

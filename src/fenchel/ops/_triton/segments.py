@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .launcher import launcher
 from .root import rounded
 
 START = tl.constexpr(1 << 30)  # added to the number of entries where a segment starts
@@ -229,11 +230,12 @@ def launch(
     in_registers, in_tiles = kernels
     if d <= longest:
         grid = (triton.cdiv(rows, height),)
-        in_registers[grid](scores, order, y, *numbers, rows, d, height, width, num_warps=warps)
+        run = launcher(in_registers, height=height, width=width, num_warps=warps)
+        run(grid, scores, order, y, *numbers, rows, d)
     else:
         shape = (2, min(rows, max(PROGRAMS, SCRATCH // d)), d)
         x, z = torch.empty(shape, dtype=torch.float64, device=y.device)
         mark, side = torch.empty(shape, dtype=torch.int8, device=y.device)
-        arguments = scores, order, y, x, z, mark, side, *numbers, rows, d, width
-        in_tiles[shape[1:2]](*arguments, num_warps=warps)
+        run = launcher(in_tiles, width=width, num_warps=warps)
+        run(shape[1:2], scores, order, y, x, z, mark, side, *numbers, rows, d)
     return y

@@ -52,8 +52,34 @@ _parameter_kernel = NativeFunction(
     "y: T*, v: T*, alpha: f64*, alpha_step: i64, rows: i64, d: i64, out: T*, threads: i32",
 )
 STATE_WIDTH = 4
-KERNELS = Kernels(_kernel, _jvp_kernel, _parameter_kernel)
-LOSS_KERNELS = LossKernels(_loss_kernel, _gradient_kernel)
+_triton_solve = kernel("entmax", "entmax")
+_triton_jvp = kernel("entmax", "entmax_jvp")
+_triton_parameter_vjp = kernel("entmax", "entmax_parameter_vjp")
+_triton_loss = kernel("entmax", "entmax_loss", "triton_loss")
+_triton_gradient = kernel("entmax", "entmax_gradient", "triton_loss")
+
+
+def _gpu_gradient(
+    scores: Tensor, state: Tensor, target: Tensor, weight: Tensor, alpha: float, _: float
+) -> Tensor:
+    weights = weight.expand(*target.shape, 1)
+    return _triton_gradient(scores, state, target.unsqueeze(-1), weights, alpha)
+
+
+KERNELS = Kernels(
+    _kernel,
+    _jvp_kernel,
+    _parameter_kernel,
+    lambda scores, alpha, _: _triton_solve(scores, alpha),
+    lambda y, v, alpha, _: _triton_jvp(y, v, alpha),
+    lambda y, v, alpha, _: _triton_parameter_vjp(y, v, alpha),
+)
+LOSS_KERNELS = LossKernels(
+    _loss_kernel,
+    _gradient_kernel,
+    lambda scores, target, alpha, index: _triton_loss(scores, target, index, alpha),
+    _gpu_gradient,
+)
 
 
 def _entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
@@ -128,7 +154,7 @@ entmax = declare_with(
     "entmax(Tensor scores",
     reference=reference.entmax,
     native=_entmax,
-    triton=kernel("entmax", "entmax"),
+    triton=_triton_solve,
     decomposition=_decomposition.entmax,
 )
 entmax_max = declare_with(
@@ -146,7 +172,7 @@ entmax_jvp = declare_with(
     "entmax_jvp(Tensor y, Tensor v",
     reference=reference.entmax_jvp,
     native=_jvp_kernel.rows,
-    triton=kernel("entmax", "entmax_jvp"),
+    triton=_triton_jvp,
 )
 entmax_state = declare_with(
     "alpha",
@@ -164,7 +190,7 @@ entmax_loss = declare_with(
     fake=_loss_shapes,
     reference=reference.entmax_loss,
     native=_entmax_loss,
-    triton=kernel("entmax", "entmax_loss", "triton_loss"),
+    triton=_triton_loss,
     rowwise=False,
 )
 entmax_parameter_vjp = declare_with(
@@ -173,14 +199,14 @@ entmax_parameter_vjp = declare_with(
     fake=lambda y, v, alpha: y.new_empty((*y.shape[:-1], 1)),
     reference=reference.entmax_parameter_vjp,
     native=_entmax_parameter_vjp,
-    triton=kernel("entmax", "entmax_parameter_vjp"),
+    triton=_triton_parameter_vjp,
 )
 entmax_gradient = declare_with(
     "alpha",
     "entmax_gradient(Tensor scores, Tensor state, Tensor? target, Tensor weights",
     reference=reference.entmax_gradient,
     native=_entmax_gradient,
-    triton=kernel("entmax", "entmax_gradient", "triton_loss"),
+    triton=_triton_gradient,
 )
 entmax_gradient_ = declare_inplace_with(
     "alpha",

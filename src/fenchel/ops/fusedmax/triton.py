@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._triton.launcher import launcher
 from .._triton.root import rounded
 from .._triton.segments import LONGEST, START, block, launch, padded, places, solve
 from .._triton.tiles import at, solve_tiles
@@ -175,7 +176,8 @@ def group_jvp(y: Tensor, v: Tensor, order: Tensor | None, longest: int = LONGEST
     rows = y.numel() // d
     height, width, warps = block(min(d, longest))
     grid = (triton.cdiv(rows, height),)
-    group_jvp_kernel[grid](y, v, order, out, rows, d, height, width, num_warps=warps)
+    run = launcher(group_jvp_kernel, height=height, width=width, num_warps=warps)
+    run(grid, y, v, order, out, rows, d)
     return out
 
 

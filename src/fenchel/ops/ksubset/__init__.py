@@ -16,7 +16,13 @@ _function = NativeFunction(
 _jvp = NativeFunction(
     "ksubset_jvp", "y: T*, v: T*, alpha: f64, rows: i64, d: i64, out: T*, threads: i32"
 )
-KERNELS = Kernels(_function, _jvp)
+_triton_solve, _triton_jvp = kernel("ksubset", "ksubset"), kernel("ksubset", "ksubset_jvp")
+KERNELS = Kernels(
+    _function,
+    _jvp,
+    gpu_solve=_triton_solve,
+    gpu_jvp=lambda y, v, _, alpha: _triton_jvp(y, v, alpha),
+)
 
 
 def _native(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
@@ -28,7 +34,7 @@ def _native(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
 _kernels = {
     "reference": reference.ksubset,
     "native": _native,
-    "triton": kernel("ksubset", "ksubset"),
+    "triton": _triton_solve,
     "decomposition": _decomposition.ksubset,
 }
 _scalar = declare("ksubset(Tensor scores, float k, float alpha) -> Tensor", **_kernels)
@@ -37,7 +43,7 @@ ksubset_jvp = declare(
     "ksubset_jvp(Tensor y, Tensor v, float alpha) -> Tensor",
     reference=reference.ksubset_jvp,
     native=_jvp.rows,
-    triton=kernel("ksubset", "ksubset_jvp"),
+    triton=_triton_jvp,
 )
 
 

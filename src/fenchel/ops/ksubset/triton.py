@@ -5,9 +5,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._triton.jvp import jvp
 from .._triton.launch import row_values, rows_of
-from .._triton.root import rounded
-from ..entmax.triton import entmax_jvp
+from .._triton.launcher import launcher
+from .._triton.root import ENTMAX, rounded
 from . import reference
 
 
@@ -140,13 +141,16 @@ def ksubset(scores: Tensor, k: float | Tensor, alpha: float) -> Tensor:
     # To the type of the scores, with a margin for what the powers magnify.
     tolerance = 1e-16 if scores.dtype == torch.float64 else 1e-11
     if x.shape[0]:
-        ksubset_forward_kernel[(x.shape[0],)](
-            x, y, values, 0.0 if number is None else number, alpha, tolerance, d, x.stride(0),
-            PER_ROW=values is not None, LINEAR=alpha == 2, M=width,
+        run = launcher(
+            ksubset_forward_kernel, PER_ROW=values is not None, LINEAR=alpha == 2, M=width,
             num_warps=min(max(width // 256, 1), 8),
+        )  # fmt: skip
+        run(
+            (x.shape[0],), x, y, values, 0.0 if number is None else number, alpha, tolerance, d,
+            x.stride(0),
         )  # fmt: skip
     return y
 
 
 def ksubset_jvp(y: Tensor, v: Tensor, alpha: float) -> Tensor:
-    return entmax_jvp(torch.where(y < 1, y, 0.0), v, alpha)  # entries at one stay there
+    return jvp(y, v, alpha, ENTMAX, capped=True)  # entries at one stay there

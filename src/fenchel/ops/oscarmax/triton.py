@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._triton.launcher import launcher
 from .._triton.root import rounded
 from .._triton.segments import (
     INF,
@@ -93,7 +94,8 @@ def launch_short(kernel: Any, *tensors: Tensor, numbers: tuple[float, ...] = ())
     if out.numel():
         width = max(16, triton.next_power_of_2(d))
         grid = (out.numel() // d,)
-        kernel[grid](*tensors, out, *numbers, d, width, num_warps=max(1, width // 32))
+        run = launcher(kernel, width=width, num_warps=max(1, width // 32))
+        run(grid, *tensors, out, *numbers, d)
     return out
 
 

@@ -1,0 +1,74 @@
+"""Notes the launches of a call on a GPU for the binding, which repeats them in calls like it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._triton.recorder import Recorder, Refused
+
+TRITON = ("3.6", "3.7")
+"""The versions of Triton whose way to pass arguments to a kernel is known."""
+_KEPT: set[Any] = set()
+"""The compiled kernels whose launches are repeated."""
+
+Record = tuple[tuple[int, int, int], list[int], list[tuple]]
+"""The addresses of `_driver`, and what `Recorder.described` returns."""
+
+
+@cache
+def _driver() -> tuple[int, int, int]:
+    """The addresses of functions that launch a kernel, and tell the current device and stream.
+
+    Raises:
+        Refused: if there is no such function, or an unknown Triton.
+    """
+    if ".".join(version("triton").split(".")[:2]) not in TRITON:
+        raise Refused(f"it is for Triton {' and '.join(TRITON)}")
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+        pytorch = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"))
+        found = (
+            cuda.cuLaunchKernel,
+            cuda.cuCtxGetDevice,
+            pytorch.aoti_torch_get_current_cuda_stream,
+        )
+    except (OSError, AttributeError) as error:
+        raise Refused(str(error)) from None
+    launch, device, stream = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in found)
+    return launch, device, stream
+
+
+class Noted:
+    """An operation of (tensors, parameter, option) whose launches are noted.
+
+    Args:
+        function: of the tensors, the parameter, a number or one per row, and the option.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(
+        self, tensors: tuple[Tensor, ...], parameter: float | Tensor, option: float
+    ) -> tuple[tuple[Tensor, ...], Record | None]:
+        """The results, and what to repeat for other tensors like these; None if that would not
+        do."""
+        with torch.cuda.device_of(tensors[0]), Recorder() as recorder:
+            out = self._function(*tensors, parameter, option)
+        results = out if isinstance(out, tuple) else (out,)
+        inputs = [*tensors, parameter] if isinstance(parameter, Tensor) else list(tensors)
+        try:
+            buffers, launches = recorder.described(inputs, results)
+            record = _driver(), buffers, launches
+        except Refused:
+            return results, None
+        _KEPT.update(launch.compiled for launch in recorder.launches)
+        return results, record
