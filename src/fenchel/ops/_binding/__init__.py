@@ -26,6 +26,8 @@ BUILT_FOR = ("2.11", "2.13")
 """The versions of PyTorch that the sources are written for, as `binding.cmake` says."""
 FILE = Path(__file__).parent / f"torch-{torch.__version__}{EXTENSION_SUFFIXES[0]}"
 """The binding for the PyTorch and the Python that run; it may not exist."""
+DEVICE = "cuda"
+"""The kind of device on which launches are repeated."""
 
 
 class Kernels(NamedTuple):
@@ -165,4 +167,4 @@ def _replayed(
     """The operations of a GPU as the binding takes them; None if Triton's kernels are not used."""
     if not _triton.AVAILABLE:
         return None
-    return "cuda", takes_half, [None if one is None else Noted(one) for one in operations]
+    return DEVICE, takes_half, [None if one is None else Noted(one) for one in operations]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._triton.recorder import Recorder, Refused
+from .._triton.recorder import Recorder, RefusedError
 
 TRITON = ("3.6", "3.7")
 """The versions of Triton whose way to pass arguments to a kernel is known."""
@@ -28,10 +28,10 @@ def _driver() -> tuple[int, int, int]:
     """The addresses of functions that launch a kernel, and tell the current device and stream.
 
     Raises:
-        Refused: if there is no such function, or an unknown Triton.
+        RefusedError: if there is no such function, or an unknown Triton.
     """
     if ".".join(version("triton").split(".")[:2]) not in TRITON:
-        raise Refused(f"it is for Triton {' and '.join(TRITON)}")
+        raise RefusedError(f"it is for Triton {' and '.join(TRITON)}")
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
         pytorch = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"))
@@ -41,7 +41,7 @@ def _driver() -> tuple[int, int, int]:
             pytorch.aoti_torch_get_current_cuda_stream,
         )
     except (OSError, AttributeError) as error:
-        raise Refused(str(error)) from None
+        raise RefusedError(str(error)) from None
     launch, device, stream = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in found)
     return launch, device, stream
 
@@ -68,7 +68,7 @@ class Noted:
         try:
             buffers, launches = recorder.described(inputs, results)
             record = _driver(), buffers, launches
-        except Refused:
+        except RefusedError:
             return results, None
         _KEPT.update(launch.compiled for launch in recorder.launches)
         return results, record

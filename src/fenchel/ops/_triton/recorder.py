@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _aten = torch.ops.aten
-_ALLOCATING = frozenset(
+_ALLOWED = frozenset(
     (
         _aten.empty.memory_format,
         _aten.empty_like.default,
         _aten.empty_strided.default,
         _aten.new_empty.default,
         _aten.new_empty_strided.default,
+        _aten.promote_types.default,
     )
 )
 _FORMATS = {"i32": "<i4x", "i64": "<q", "u64": "<Q", "fp32": "<f4x", "fp64": "<d"}
@@ -41,7 +42,7 @@ class Launch(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A call cannot be repeated by its launches alone."""
 
 
@@ -66,7 +67,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        if not (self._is_launching or func.is_view or func in _ALLOCATING):
+        if not (self._is_launching or func.is_view or func in _ALLOWED):
             self.others.append(str(func))
         return func(*args, **(kwargs or {}))
 
@@ -90,10 +91,10 @@ class Recorder(TorchDispatchMode):
         and words. Tensors count from the inputs over the results to the buffers.
 
         Raises:
-            Refused: if the call is more than launches, or some launch is of an unusual kind.
+            RefusedError: if the call is more than launches, or some launch is of an unusual kind.
         """
         if self.others:
-            raise Refused(f"it calls {self.others[0]}")
+            raise RefusedError(f"it calls {self.others[0]}")
         places = _Places(inputs, results)
         launches = [_described(launch, places) for launch in self.launches]
         return places.buffers, launches
@@ -114,9 +115,9 @@ class _Places:
         starts = {_start(x) for x in inputs}
         # Two inputs in one place may be in two places the next time.
         if len(self._inputs) < len(inputs) or len(self._memory) < len(results):
-            raise Refused("two of its tensors are one")
+            raise RefusedError("two of its tensors are one")
         if starts & self._memory.keys() or any(x.storage_offset() for x in results):
-            raise Refused("a result is a view")
+            raise RefusedError("a result is a view")
         self._foreign = starts
         self._count = len(inputs) + len(results)
 
@@ -126,7 +127,7 @@ class _Places:
         if place in self._inputs:
             return self._inputs[place], 0
         if start in self._foreign or not start:
-            raise Refused("it uses a part of an input")
+            raise RefusedError("it uses a part of an input")
         if start not in self._memory:
             self._memory[start] = self._count + len(self.buffers)
             self.buffers.append(tensor.untyped_storage().nbytes())
@@ -140,11 +141,16 @@ def _start(tensor: Tensor) -> int:
 def _described(launch: Launch, places: _Places) -> tuple:
     compiled, grid, arguments = launch
     if compiled is None:
-        raise Refused("Triton interprets its kernels")
+        raise RefusedError("Triton interprets its kernels")
     metadata = compiled.metadata
-    unusual = ("launch_cooperative_grid", "launch_pdl", "global_scratch_size", "profile_scratch_size")
+    unusual = (
+        "launch_cooperative_grid",
+        "launch_pdl",
+        "global_scratch_size",
+        "profile_scratch_size",
+    )
     if metadata.num_ctas != 1 or any(getattr(metadata, name) for name in unusual):
-        raise Refused("a kernel needs more than a grid")
+        raise RefusedError("a kernel needs more than a grid")
     words: list[Word] = []
     for kind, value in zip(compiled.src.signature.values(), arguments, strict=True):
         if kind == "constexpr":
@@ -155,7 +161,7 @@ def _described(launch: Launch, places: _Places) -> tuple:
             bits = struct.pack(_FORMATS[kind], value)
             words.append((_NUMBER, int.from_bytes(bits, "little")))
         else:
-            raise Refused(f"an argument is of type {kind}")
+            raise RefusedError(f"an argument is of type {kind}")
     x, y, z = (*grid, 1, 1)[:3]
     words += _NO_SCRATCH
     return compiled.function, (x, y, z), 32 * metadata.num_warps, metadata.shared, words
