@@ -31,7 +31,7 @@ GPU_TESTS := tests/test_gpu.py tests/ops/test_binding_gpu.py tests/losses/test_l
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-gpu test-wheel test-matrix matrix-oldest matrix-newest wheel lint types doctest docs test-docs \
-	sanitize bench bench-gpu clean
+	sanitize binding bench bench-gpu clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
@@ -101,6 +101,10 @@ docs: $(VENV)/dev.stamp $(DOCS)/venv/stamp  ## build the site in build/docs/html
 
 test-docs: docs  ## build the site, and test it in a browser
 	$(BIN)/python -m pytest -q tests/test_site.py
+
+binding:  ## build the kernels and the binding in place, for PYTHON and its PyTorch
+	cmake -S . -B build/binding -DPython_EXECUTABLE="$$(command -v $(PYTHON))"
+	cmake --build build/binding --parallel
 
 sanitize: $(VENV)/dev.stamp  ## run the kernels' tests under AddressSanitizer and UBSan
 	$(BIN)/cmake -S . -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \

@@ -418,6 +418,8 @@ def test_unusual_arguments_are_refused() -> None:
     x, y = torch.randn(2, 3, 4)
     with pytest.raises(RefusedError, match="an argument is of type fp16"):
         described(fake.compiled(1, ["*fp32", "fp16"]), x, 1.0, inputs=[x])
+    with pytest.raises(RefusedError, match="a kernel has other arguments"):
+        described(fake.compiled(1, ["*fp32", "i32"]), x, inputs=[x])
     with pytest.raises(RefusedError, match="a part of an input"):
         described(fake.compiled(1, ["*fp32"]), x[1], inputs=[x])
     with pytest.raises(RefusedError, match="two of its tensors are one"):

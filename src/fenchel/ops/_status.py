@@ -11,7 +11,7 @@ def kernels() -> dict[str, str]:
     Returns:
         "native", the C++ library for the CPU, and "triton", the kernels for a GPU: what is loaded,
         or why the slower references are used instead, and the remedy. "binding", which makes small
-        calls on the CPU cheaper: whether it is in use, and if not, why; results are the same.
+        calls cheaper: whether it is in use, and if not, why; results are the same.
 
     >>> import fenchel
     >>> sorted(fenchel.kernels())

@@ -66,9 +66,9 @@ class Noted:
         results = out if isinstance(out, tuple) else (out,)
         inputs = [*tensors, parameter] if isinstance(parameter, Tensor) else list(tensors)
         try:
+            driver = _driver()
             buffers, launches = recorder.described(inputs, results)
-            record = _driver(), buffers, launches
         except RefusedError:
             return results, None
         _KEPT.update(launch.compiled for launch in recorder.launches)
-        return results, record
+        return results, (driver, buffers, launches)

@@ -151,8 +151,11 @@ def _described(launch: Launch, places: _Places) -> tuple:
     )
     if metadata.num_ctas != 1 or any(getattr(metadata, name) for name in unusual):
         raise RefusedError("a kernel needs more than a grid")
+    kinds = compiled.src.signature.values()
+    if len(kinds) != len(arguments):
+        raise RefusedError("a kernel has other arguments")
     words: list[Word] = []
-    for kind, value in zip(compiled.src.signature.values(), arguments, strict=True):
+    for kind, value in zip(kinds, arguments, strict=True):
         if kind == "constexpr":
             continue
         if isinstance(value, Tensor) and kind[0] == "*":
