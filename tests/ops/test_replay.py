@@ -27,6 +27,7 @@ from fenchel import Entmax, Fusedmax, Ksubset, Normmax, Oscarmax, Pnormmax, Soft
 from fenchel.mappings import AbstractMapping
 from fenchel.mappings._eager import bound_class_loss, bound_solver
 from fenchel.ops import _binding, entmax, fusedmax, ksubset, oscarmax, pnormmax
+from fenchel.ops._binding import replay
 from fenchel.ops._triton.recorder import Recorder, RefusedError
 
 pytestmark = [
@@ -251,10 +252,11 @@ def test_gradients_of_every_kind(gpu: fake.FakeGpu) -> None:
 
 
 def test_inputs_that_are_one_tensor_are_no_record(gpu: fake.FakeGpu) -> None:
-    note = _binding.Noted(entmax.KERNELS.gpu_jvp)
+    jvp = entmax.KERNELS.gpu_jvp
+    assert jvp is not None
     y, v = torch.rand(2, 3, 4)
-    assert note((y, v), 1.5, 0.0)[1] is not None
-    assert note((y, y), 1.5, 0.0)[1] is None
+    assert replay.noted(jvp, (y, v), 1.5, 0.0)[1] is not None
+    assert replay.noted(jvp, (y, y), 1.5, 0.0)[1] is None
 
 
 def test_what_does_more_than_launch_is_refused(gpu: fake.FakeGpu) -> None:
@@ -453,8 +455,6 @@ def test_threads(gpu: fake.FakeGpu) -> None:
 
 
 def test_a_triton_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fenchel.ops._binding import replay
-
     monkeypatch.setattr(replay, "version", lambda _: "3.5.1")
     with pytest.raises(RefusedError, match=r"it is for Triton 3\.6 and 3\.7"):
         replay._driver.__wrapped__()

@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from .. import _native, _triton
-from .replay import Noted
 
 BUILT_FOR = ("2.11", "2.13")
 """The versions of PyTorch that the sources are written for, as `binding.cmake` says."""
@@ -163,8 +162,19 @@ def bind_class_loss(
 
 def _replayed(
     takes_half: bool, *operations: Callable[..., Any] | None
-) -> tuple[str, bool, list[Noted | None]] | None:
+) -> tuple[str, bool, list[Callable[..., Any] | None]] | None:
     """The operations of a GPU as the binding takes them; None if Triton's kernels are not used."""
     if not _triton.AVAILABLE:
         return None
-    return DEVICE, takes_half, [None if one is None else Noted(one) for one in operations]
+    return DEVICE, takes_half, [None if one is None else _noted(one) for one in operations]
+
+
+def _noted(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """`replay.noted` of an operation; only where there is a GPU is it imported."""
+
+    def note(*arguments: Any) -> Any:
+        from .replay import noted
+
+        return noted(operation, *arguments)
+
+    return note

@@ -46,29 +46,29 @@ def _driver() -> tuple[int, int, int]:
     return launch, device, stream
 
 
-class Noted:
-    """An operation of (tensors, parameter, option) whose launches are noted.
+def noted(
+    function: Callable[..., Any],
+    tensors: tuple[Tensor, ...],
+    parameter: float | Tensor,
+    option: float,
+) -> tuple[tuple[Tensor, ...], Record | None]:
+    """The results of `function(*tensors, parameter, option)`, and what to repeat for other tensors
+    like these; None if that would not do.
 
     Args:
-        function: of the tensors, the parameter, a number or one per row, and the option.
+        function: an operation on a GPU.
+        tensors: contiguous, on one device.
+        parameter: a number, or one per row, (..., 1).
+        option: a number.
     """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def __call__(
-        self, tensors: tuple[Tensor, ...], parameter: float | Tensor, option: float
-    ) -> tuple[tuple[Tensor, ...], Record | None]:
-        """The results, and what to repeat for other tensors like these; None if that would not
-        do."""
-        with torch.cuda.device_of(tensors[0]), Recorder() as recorder:
-            out = self._function(*tensors, parameter, option)
-        results = out if isinstance(out, tuple) else (out,)
-        inputs = [*tensors, parameter] if isinstance(parameter, Tensor) else list(tensors)
-        try:
-            driver = _driver()
-            buffers, launches = recorder.described(inputs, results)
-        except RefusedError:
-            return results, None
-        _KEPT.update(launch.compiled for launch in recorder.launches)
-        return results, (driver, buffers, launches)
+    with torch.cuda.device_of(tensors[0]), Recorder() as recorder:
+        out = function(*tensors, parameter, option)
+    results = out if isinstance(out, tuple) else (out,)
+    inputs = [*tensors, parameter] if isinstance(parameter, Tensor) else list(tensors)
+    try:
+        driver = _driver()
+        buffers, launches = recorder.described(inputs, results)
+    except RefusedError:
+        return results, None
+    _KEPT.update(launch.compiled for launch in recorder.launches)
+    return results, (driver, buffers, launches)
