@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import fake_gpu as fake
@@ -397,6 +401,47 @@ def test_arguments_are_packed_as_triton_does() -> None:
         bits("<f", 0.1), bits("<d", -0.1), (-1, 0), (-1, 0),
     ]  # fmt: skip
     assert launches == [(77, (3, 2, 1), 64, 96, words)]
+
+
+COMPILED = """
+import re, torch, triton, triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from fenchel.ops._triton.recorder import Recorder
+
+@triton.jit
+def kernel(p_x, p_none, p_y, a: tl.float64, b, n, d, stride, M: tl.constexpr):
+    o = tl.arange(0, M)
+    tl.store(p_y + o + stride, tl.load(p_x + o, mask=o < d) * a + b + n, mask=o < d)
+
+kinds = ["*fp32", "constexpr", "*fp64", "fp64", "fp32", "i64", "i32", "constexpr", "constexpr"]
+source = ASTSource(kernel, dict(zip(kernel.arg_names, kinds)), {(1,): None, (7,): 1, (8,): 32})
+compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 2})
+compiled.function = 7
+x, y = torch.zeros(32), torch.zeros(40, dtype=torch.float64)
+notes = Recorder()
+notes.note(compiled, (5,), (x, None, y, 0.5, 0.25, 2**40, 32, 1, 32))
+buffers, [(function, grid, threads, shared, words)] = notes.described([x], (y,))
+assert (buffers, function, grid, threads, shared) == ([], 7, (5, 1, 1), 64, 0), grid
+assert len({compiled}) == 1
+entry = re.search(r"[.]entry.*?[)]", compiled.asm["ptx"], re.S).group(0)
+print(*re.findall(r"[.]param [.](\\w+)", entry), len(words))
+"""
+
+
+def test_kernels_take_as_many_words(tmp_path: Path) -> None:
+    file = tmp_path / "compiled.py"
+    file.write_text(COMPILED)
+    kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, str(file)],
+        env={**kept, "TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["u64", "u64", "f64", "f32", "u64", "u32", "u64", "u64", "8"]
 
 
 @pytest.mark.parametrize(
