@@ -183,7 +183,7 @@ def _attend(
     )  # fmt: skip
     launchers.values(
         (all_groups * chunks,),
-        scores, peaks, value, rows, state, marked, parts, totals, *numbers, *counts, P, n,
-        *value.stride()[:3],
+        scores, peaks, value, rows, state, marked, parts, totals, *numbers, *counts, problem.keys,
+        P, n, *value.stride()[:3],
     )  # fmt: skip
     launchers.output((n,), parts, totals, rows, state, output, *numbers, chunks, n)
