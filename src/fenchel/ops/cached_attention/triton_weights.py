@@ -185,25 +185,27 @@ def weighted_values(
 ):  # fmt: skip
     """Σ p, (BM,), and Σ p v, (BM, BE), of `count` keys: listed ones, or those from the first on."""
     o_score, m_row, b_alpha, peak, base, rest = rows
-    total = tl.zeros([BM], tl.float32)
+    b_total = tl.zeros([BM, BN], tl.float32)
     b_sum = tl.zeros([BM, BE], tl.float32)
     o_e = tl.arange(0, BE)[None, :]
     for c in range(0, count, BN):
         o_key = first + c + tl.arange(0, BN)
         m_key = o_key < first + count
+        m_score = m_row[:, None]  # behind the last key scores are −inf, up to the end of its page
         if LISTED:
             o_key = tl.load(p_keys + o_key, mask=m_key, other=0)
+            m_score = m_score & m_key[None, :]
         p_tile = p_scores + o_score[:, None] + o_key[None, :]
         # (BM, BN)
-        b_x = tl.load(p_tile, mask=m_row[:, None] & m_key[None, :], other=-float("inf"))
+        b_x = tl.load(p_tile, mask=m_score, other=-float("inf") if LISTED else 0.0)
         b_t = b_x - peak[:, None]
         b_p = weights_tile(b_t, base[:, None], rest[:, None], b_alpha, KIND)[0]
-        total += tl.sum(b_p, 1)
+        b_total += b_p
         p_tile = p_value + o_key.to(tl.int64)[:, None] * value_s + o_e
         # (BN, BE)
         b_value = tl.load(p_tile, mask=m_key[:, None] & (o_e < E), other=0.0)
         b_sum = add_weighted(b_sum, b_p, b_value)
-    return total, b_sum
+    return tl.sum(b_total, 1), b_sum
 
 
 @triton.jit
