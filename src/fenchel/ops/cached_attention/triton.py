@@ -51,10 +51,8 @@ def choose_plan(problem: Problem, block: int) -> Plan:
     if block > 16:
         plan = plan._replace(bounds=(8, 2), scores=(8, 3), values=(8, 2), list_pages=64)
     if problem.query.dtype.itemsize == 4:
-        plan = plan._replace(
-            bounds=(8, 2), bound_pages=16, lists=(16, 1), list_pages=32, values=(4, 2)
-        )
-        plan = plan if block == 16 else plan._replace(scores=(16, 3))
+        plan = plan._replace(bounds=(8, 2), bound_pages=16, lists=(16, 1), list_pages=32)
+        plan = plan._replace(values=(4, 2)) if block == 16 else plan._replace(scores=(16, 3))
     return plan
 
 

@@ -65,8 +65,8 @@ def sampled_base(
     p_scores, p_list, count, b_sink, peak, base, least, done, alpha, n,
     TOLERANCE: tl.constexpr, KIND: tl.constexpr, NP: tl.constexpr,
 ):  # fmt: skip
-    """What the base of a row, (1,), may be, from NP of its `count` listed pages, spread evenly, each
-    of which stands for its share of all."""
+    """About the base of a row, (1,): that of NP of its `count` listed pages, spread evenly. Each of
+    them stands for its share of all."""
     o = tl.arange(0, NP)
     b_page = tl.load(p_list + (o.to(tl.int64) * count // NP))
     # (NP, PAGE)
