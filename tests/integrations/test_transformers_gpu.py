@@ -1,4 +1,4 @@
-"""Models of every family on a GPU: the fused kernels run, and they are as exact as attention that is
+"""Models of every family on a GPU: the fused kernels run, and are as exact as attention that is
 written out in float64 between layers of the same type."""
 
 from __future__ import annotations
