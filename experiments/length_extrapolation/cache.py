@@ -210,23 +210,23 @@ def milliseconds(run: Callable[[], object], device: torch.device) -> float:
 
 def times(vectors: tuple[Tensor, ...], slopes: Tensor | None) -> dict[str, float]:
     """Milliseconds of a query in all layers and heads: by pages, and to all keys. That is softmax
-    by cuDNN on a GPU, without slopes, and entmax on a CPU."""
+    by cuDNN on a GPU, without slopes, and entmax on a CPU, a layer at a time."""
     query, key, value = vectors
     query, cache = query[:, :, -1:].contiguous(), KeysValues(key, value)
     if key.is_cpu:
-        apart = _heads(query, cache, slopes)
-        for _, one, _ in apart:
-            one.pages()
+        layers = [slice(i, i + 1) for i in range(len(key))]
+        caches = [KeysValues(key[layer], value[layer]) for layer in layers]
+        pairs = [(query[layer], cache) for layer, cache in zip(layers, caches, strict=True)]
+        options = {"causal": "lower_right", "alibi": slopes}
 
         def by_pages() -> None:
-            for one in apart:
-                _attend(*one)
+            for at, each in pairs:
+                _attend(at, each, slopes)
 
         def to_all() -> None:
-            for at, one, slope in apart:
-                attention(at, one.key, one.value, Entmax(ALPHA), causal="lower_right", alibi=slope)
+            for at, each in pairs:
+                attention(at, each.key, each.value, Entmax(ALPHA), **options)
     else:
-        cache.pages()
 
         def by_pages() -> None:
             _attend(query, cache, slopes)
