@@ -209,9 +209,7 @@ def weighted_values(
 
 
 @triton.jit
-def mark_keys(
-    p_scores, p_peaks, p_state, o_key, first, rows, P, n, SIZE: tl.constexpr
-):  # fmt: skip
+def mark_keys(p_scores, p_peaks, p_state, o_key, first, rows, P, n, SIZE: tl.constexpr):
     """Which keys have weight for one of the rows from the first on, and which have scores, 0 or 1,
     (SIZE,) each."""
     o_page = o_key // PAGE
