@@ -27,7 +27,8 @@ GPU_TESTS := tests/test_gpu.py tests/ops/test_binding_gpu.py tests/losses/test_l
 	tests/ops/test_triton_attention.py tests/ops/test_triton_attention_rows.py tests/ops/test_triton_attention_features.py \
 	tests/ops/test_triton_cached_attention.py tests/attention/test_attention_gpu.py tests/attention/test_attend_gpu.py \
 	tests/structures/test_structures_gpu.py tests/structures/test_gibbs_gpu.py tests/structures/test_perturbed_gpu.py tests/latent/test_latent_gpu.py tests/seq2seq/models/test_model_gpu.py \
-	tests/seq2seq/decoding/test_search_gpu.py tests/seq2seq/training/test_training_gpu.py
+	tests/seq2seq/decoding/test_search_gpu.py tests/seq2seq/training/test_training_gpu.py \
+	tests/integrations/test_transformers_gpu.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-gpu test-wheel test-matrix matrix-oldest matrix-newest wheel lint types doctest docs test-docs \

@@ -10,8 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from .. import command
-from . import evaluate, language, table
-from .settings import ATTENTIONS, QUICK, QUICK_LANGUAGE, LanguageSettings, Settings
+from . import cache, evaluate, language, table
+from .settings import (
+    ATTENTIONS,
+    QUICK,
+    QUICK_CACHE,
+    QUICK_LANGUAGE,
+    CacheSettings,
+    LanguageSettings,
+    Settings,
+)
 from .tasks import TASKS
 from .train import Clock, OutOfTimeError
 
@@ -51,6 +59,22 @@ def run_language(
     _report(lambda: language.run(run, data, attention, settings, device, Clock(time_limit)))
 
 
+def run_cache(
+    run: Path,
+    quick: bool,
+    device: str,
+    time_limit: float | None,
+    data: Path,
+    attention: list[str],
+    positions: list[str],
+    **given: Any,
+) -> None:
+    """Trains models with a long context, and measures what they read of their caches."""
+    settings = _settings(QUICK_CACHE if quick else CacheSettings(), given)
+    clock = Clock(time_limit)
+    _report(lambda: cache.run(run, data, attention, positions, settings, device, clock))
+
+
 def run_table(run: Path, output: Path) -> None:
     """Writes tables and pictures."""
     for path in table.save(run, output):
@@ -85,15 +109,26 @@ def _parser() -> argparse.ArgumentParser:
 
     one = commands.add_parser("language", help="train the language models")
     one.set_defaults(command=run_language)
-    one.add_argument("--data", type=Path, required=True, help="text file, or folder of input.txt")
+    _add_data(one)
     _add_choice(one, "attention", list(language.KINDS))
     _add_shared(one, LanguageSettings(), QUICK_LANGUAGE)
+
+    one = commands.add_parser("cache", help="measure which pages of a cache trained models read")
+    one.set_defaults(command=run_cache)
+    _add_data(one)
+    _add_choice(one, "attention", list(cache.KINDS))
+    _add_choice(one, "positions", list(cache.POSITIONS))
+    _add_shared(one, CacheSettings(), QUICK_CACHE)
 
     one = commands.add_parser("table", help="make tables and pictures of a run")
     one.set_defaults(command=run_table)
     one.add_argument("run", type=Path, help="folder of the run")
     one.add_argument("--output", type=Path, default=RESULTS, help=f"default: {RESULTS.name}/ here")
     return parser
+
+
+def _add_data(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--data", type=Path, required=True, help="text file, or folder of input.txt")
 
 
 def _add_choice(one: argparse.ArgumentParser, name: str, choices: list[str]) -> None:
@@ -108,7 +143,7 @@ def _add_choice(one: argparse.ArgumentParser, name: str, choices: list[str]) -> 
 
 
 def _add_shared(one: argparse.ArgumentParser, full: Any, quick: Any) -> None:
-    """The options of both trainings, and one for each setting."""
+    """The options of all trainings, and one for each setting."""
     run = Path("runs/length_extrapolation")
     one.add_argument("--run", type=Path, default=run, help=f"folder of the run (default: {run})")
     one.add_argument("--quick", action="store_true", help="tiny: seconds on a CPU")

@@ -25,21 +25,29 @@ KINDS = ("softmax", "entmax", "alpha")
 
 
 class Text:
-    """Characters as numbers; the last tenth of the text is held out.
+    """Characters as numbers; the end of the text is held out.
 
     Args:
         path: a text file, plain or .gz, or a folder that holds one.
         device: of the tensors.
+        held_out: how many characters; a tenth of them by default.
+    Raises:
+        ValueError: if the text is not longer than that.
     """
 
-    def __init__(self, path: Path, device: str) -> None:
+    def __init__(self, path: Path, device: str, held_out: int | None = None) -> None:
         if path.is_dir():
             path = files.find(path, ["input"], [".txt", ".gz"])
         text = "\n".join(files.lines(path))
         self.characters = sorted(set(text))
         number = {character: i for i, character in enumerate(self.characters)}
         codes = torch.tensor([number[character] for character in text], device=device)
-        self.training, self.held_out = codes.tensor_split([len(codes) * 9 // 10])
+        first = len(codes) * 9 // 10 if held_out is None else len(codes) - held_out
+        if first <= 0:
+            raise ValueError(
+                f"the text must have more than {held_out} characters, got {len(codes)}."
+            )
+        self.training, self.held_out = codes.tensor_split([first])
 
     def sample(self, rows: int, context: int) -> Tensor:
         """Random stretches of the training text, (rows, context + 1)."""

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from .. import files
-from .settings import LanguageSettings, Settings
+from .settings import CacheSettings, LanguageSettings, Settings
 
 Row = dict[str, Any]
-ROWS, LANGUAGE = "rows.json", "language.json"
-"""The files of the tasks and of the language model in the folder of a run."""
+AnySettings = Settings | LanguageSettings | CacheSettings
+ROWS, LANGUAGE, CACHE = "rows.json", "language.json", "cache.json"
+"""The files of the tasks, of the language model and of the cache in the folder of a run."""
 
 
 class Results:
@@ -30,7 +31,7 @@ class Results:
         ValueError: if the file holds rows of other settings.
     """
 
-    def __init__(self, path: Path, settings: Settings | LanguageSettings, device: str) -> None:
+    def __init__(self, path: Path, settings: AnySettings, device: str) -> None:
         self.path = path
         given = json.loads(json.dumps(asdict(settings)))
         self.content: dict[str, Any] = {

@@ -102,3 +102,41 @@ class LanguageSettings:
 QUICK_LANGUAGE = LanguageSettings(
     layers=2, width=32, heads=4, context=32, batch=4, steps=8, chunk=4, sequences=4, counted=2
 )
+
+
+@dataclass(frozen=True)
+class CacheSettings:
+    """Of the language model whose cache is read.
+
+    Args:
+        layers, width, heads, batch, steps, lr, warmup: as for the language model.
+        context: characters that it sees at once in training.
+        chunk: steps between two losses that are printed.
+        lengths: of the cache, in characters of the held-out text.
+        queries: how many are measured at each length, among the last `spread` characters.
+    """
+
+    layers: int = 4
+    width: int = 256
+    heads: int = 4
+    context: int = 8192
+    batch: int = 2
+    steps: int = 1500
+    lr: float = 1e-3
+    warmup: int = 100
+    chunk: int = 500
+    lengths: tuple[int, ...] = (8192, 32768, 131072)
+    queries: int = 16
+    spread: int = 1024
+
+
+QUICK_CACHE = CacheSettings(
+    layers=2,
+    width=32,
+    context=64,
+    steps=4,
+    chunk=2,
+    lengths=(100, 300),
+    queries=2,
+    spread=64,
+)

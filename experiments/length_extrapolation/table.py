@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from math import nan
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from fenchel import plots
 
 from .. import files, summary, tables
-from .results import LANGUAGE, ROWS, Row
+from .results import CACHE, LANGUAGE, ROWS, Row
 from .settings import ATTENTIONS
 from .tasks import TASKS
 
@@ -117,6 +117,49 @@ def language_figure(rows: Sequence[Row]) -> Any:
     return plots.plot_histories(lines, "step")
 
 
+def cache_page(content: dict[str, Any]) -> str:
+    """The tables of the pages that are read."""
+
+    def line(row: Row) -> list[Any]:
+        shares = [100 * share for layer in row["read"] for share in layer]
+        found = [min(shares), median(shares), max(shares)]
+        cells = [row["positions"], ATTENTIONS[row["attention"]], row["length"], row["loss"], *found]
+        for device in devices:
+            by_pages, to_all = row[device]["pages"], row[device]["all"]
+            cells += [by_pages, to_all, by_pages / to_all]
+        return cells
+
+    rows = content["rows"]
+    devices = [name for name in ("cuda", "cpu") if all(name in row for row in rows)]
+    head = ["positions", "trained with", "keys", "loss", "least", "median", "most"]
+    for device in devices:
+        word = "GPU" if device == "cuda" else "CPU"
+        head += [f"{word} ms", "all keys", "ratio"]
+    longest = max((row["length"] for row in rows), default=0)
+    heads = range(1, content["settings"]["heads"] + 1)
+    by_head = [
+        [row["positions"], ATTENTIONS[row["attention"]], layer, *(100 * share for share in shares)]
+        for row in rows
+        if row["length"] == longest
+        for layer, shares in enumerate(row["read"], 1)
+    ]
+    return "\n\n".join(
+        [
+            "# Train short, test long: pages of a cache that trained models read",
+            "Pages of 64 keys that a query of 1.5-entmax attention reads, %, of all that there "
+            "are: least, median and most of all layers and heads. Times are of one query in all "
+            "layers and heads: by pages, and to all keys, which is softmax by cuDNN on a GPU and "
+            "entmax on a CPU.",
+            tables.markdown(head, [line(row) for row in rows]),
+            f"By layer and head, {longest} keys, %.",
+            tables.markdown(
+                ["positions", "trained with", "layer", *(f"head {h}" for h in heads)], by_head
+            ),
+            _machine(content),
+        ]
+    )
+
+
 def save(folder: Path, output: Path) -> list[Path]:
     """Writes the tables, pictures and rows of a run into a folder.
 
@@ -127,9 +170,10 @@ def save(folder: Path, output: Path) -> list[Path]:
     """
     output.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, page, figure in (
-        (ROWS, lengths_page, lengths_figure),
-        (LANGUAGE, language_page, language_figure),
+    for name, stem, page, figure in (
+        (ROWS, "lengths", lengths_page, lengths_figure),
+        (LANGUAGE, "language", language_page, language_figure),
+        (CACHE, "cache", cache_page, None),
     ):
         path = folder / name
         if not path.exists():
@@ -137,13 +181,12 @@ def save(folder: Path, output: Path) -> list[Path]:
         content = path.read_bytes()
         found = json.loads(content)
         files.write(output / name, content)
-        stem = "lengths" if name == ROWS else "language"
         written.append(output / f"{stem}.md")
         files.write(written[-1], (page(found) + "\n").encode())
-        if found["rows"]:
+        if figure is not None and found["rows"]:
             figure(found["rows"]).savefig(output / f"{stem}.png", dpi=110)
     if not written:
-        raise FileNotFoundError(f"{folder} must hold {ROWS} or {LANGUAGE}; train first.")
+        raise FileNotFoundError(f"{folder} must hold {ROWS}, {LANGUAGE} or {CACHE}; train first.")
     return written
 
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 from experiments.length_extrapolation import __main__ as command
-from experiments.length_extrapolation import attentions, evaluate, language, train
+from experiments.length_extrapolation import attentions, cache, evaluate, language, train
 from experiments.length_extrapolation.model import Networks, correct, losses
 from experiments.length_extrapolation.settings import (
     ATTENTIONS,
     QUICK,
+    QUICK_CACHE,
     QUICK_LANGUAGE,
     SCALE,
     Settings,
@@ -32,7 +33,7 @@ from experiments.length_extrapolation.tasks import (
     distinct,
 )
 
-from fenchel.attention import attention
+from fenchel.attention import _attend, attention
 
 NO_LIMIT = train.Clock(None)
 
@@ -255,6 +256,7 @@ def test_the_command_trains_tests_and_makes_tables(
     assert command.main([*run, "--task", "sort", "--steps", "21"]) == 1
     assert "holds rows with other steps; name another." in capsys.readouterr().err
     assert command.main(["language", *run, "--data", str(text)]) == 0
+    assert command.main(["cache", *run, "--data", str(text)]) == 0
     output = tmp_path / "results"
     assert command.main(["table", str(tmp_path / "run"), "--output", str(output)]) == 0
     lengths = (output / "lengths.md").read_text(encoding="utf-8")
@@ -263,9 +265,14 @@ def test_the_command_trains_tests_and_makes_tables(
     page = (output / "language.md").read_text(encoding="utf-8")
     assert "| softmax |" in page
     assert "Learned α by layer and head." in page
+    page = (output / "cache.md").read_text(encoding="utf-8")
+    assert "| rotation | softmax | 300 |" in page
+    assert "| slopes | entmax 1.5 | 2 |" in page
     assert all((output / f"{name}.png").stat().st_size for name in ("lengths", "language"))
     assert command.main(["table", str(tmp_path / "nothing"), "--output", str(output)]) == 1
-    assert "must hold rows.json or language.json; train first." in capsys.readouterr().err
+    assert (
+        "must hold rows.json, language.json or cache.json; train first." in capsys.readouterr().err
+    )
 
 
 def test_the_language_model_counts_nonzeros(tmp_path: Path) -> None:
@@ -287,6 +294,48 @@ def test_the_language_model_counts_nonzeros(tmp_path: Path) -> None:
         assert row["milliseconds"] > 0
     with pytest.raises(ValueError, match="must have more than 500 characters"):
         text.stretches(1, 500)
+
+
+def test_rotated_scores_depend_on_distances_alone() -> None:
+    vector = torch.randn(1, 1, 1, 8).expand(1, 1, 50, 8)
+    other = torch.randn(1, 1, 1, 8).expand(1, 1, 50, 8)
+    scores = (cache.rotated(vector) @ cache.rotated(other).mT)[0, 0]
+    for distance in (-7, 0, 3):
+        diagonal = scores.diagonal(distance)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
+    assert not torch.allclose(scores[0, 0], scores[0, 5], atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", cache.KINDS)
+@pytest.mark.parametrize("positions", cache.POSITIONS)
+def test_the_cached_vectors_are_those_of_attention(kind: str, positions: str) -> None:
+    """One more character: its scores follow from the vectors of those before."""
+    model = cache.Cached(11, kind, positions, QUICK_CACHE)
+    tokens = torch.randint(11, (1, 40))
+    whole = model(tokens)
+    torch.testing.assert_close(model(tokens, 3), whole[:, -3:])
+    vectors = model.vectors(tokens)
+    assert [x.shape for x in vectors] == [(2, 4, 40, 8)] * 3
+    assert model.loss(torch.randint(11, (2, 9)), 4).ndim == 0
+    first = [x[:1] for x in vectors]
+    found = model._attend(*first)
+    x = model.embedding(tokens)
+    x = x + model.outputs[0](found.transpose(1, 2).flatten(2))
+    x = x + model.networks[0](cache._normal(x))
+    key = model.inputs[1](cache._normal(x)).chunk(3, -1)[2].unflatten(-1, (4, 8)).transpose(1, 2)
+    torch.testing.assert_close(key, vectors[2][1:])
+
+
+def test_few_pages_are_read_where_slopes_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_attend.MIN_PAGES, "cpu", 1)
+    query, key, value = torch.randn(3, 1, 2, 64 * 64, 8)
+    shares = cache.share_read((query, key, value), [4095, 4000], torch.tensor([0.0, 1.0]))
+    assert shares.shape == (1, 2)
+    assert shares[0, 1] <= 8 / 63
+    assert shares[0, 0] > shares[0, 1]
+    times = cache.times((query, key, value), None)
+    assert times["pages"] > 0
+    assert times["all"] > 0
 
 
 def test_the_full_settings_are_those_of_the_page() -> None:

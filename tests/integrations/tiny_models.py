@@ -73,7 +73,7 @@ def gpt_oss() -> PreTrainedModel:
         "sliding_window": 4,
         "layer_types": MIXED,
         "num_local_experts": 2,
-        "num_experts_per_tok": 1,
+        "num_experts_per_tok": 2,  # all, so that rounding chooses no other
         "experts_implementation": "eager",
     }
     model = transformers.GptOssForCausalLM(transformers.GptOssConfig(**DECODER, **options))
@@ -172,6 +172,7 @@ def truth_with(alpha: float | Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
         position_bias: Tensor | None = None,
         **_: Any,
     ) -> tuple[Tensor, Tensor]:
+        dtype = query.dtype
         query, key, value = (x.double() for x in (query, key, value))
         key, value = (
             x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value)
@@ -189,7 +190,6 @@ def truth_with(alpha: float | Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
         weights: Any = entmax.entmax_bisect(scores, alpha, n_iter=60)
         weights = weights[..., : key.shape[2]]
         output = (weights @ value).transpose(1, 2)
-        dtype = torch.get_default_dtype()
         return output.to(dtype), weights.to(dtype)
 
     return forward

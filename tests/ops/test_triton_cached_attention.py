@@ -12,6 +12,7 @@ from fenchel.ops.attention import reference as dense
 from fenchel.ops.cached_attention import PAGE, cached_attention, num_pages, reference
 
 pytest.importorskip("triton", reason="Triton is not made for this platform")
+from fenchel.ops.cached_attention import triton as triton_module
 from fenchel.ops.cached_attention.triton import Plan
 from fenchel.ops.cached_attention.triton import cached_attention as by_triton
 
@@ -244,6 +245,51 @@ def test_values_without_weight_may_be_anything() -> None:
     weight = torch.einsum("bhtd,bgsd->bhs", problem.query, problem.key).amax((0, 1))
     problem.value[:, :, weight.argmin()] = torch.nan
     torch.testing.assert_close(problem.by_triton()[0], expected, rtol=0, atol=0)
+
+
+def mostly_weighted(**options: Any) -> Case:
+    """Keys that almost all have weight, but for a page in the middle that has none, and is not
+    read, and every ninth key of the last pages."""
+    problem = Case(s=7 * PAGE - 3, scale=0.01, **options)
+    problem.key[:, :, 2 * PAGE : 3 * PAGE] -= 1e6 * problem.query[:, :1].sign()
+    problem.key[:, :, 4 * PAGE :: 9] -= 1e4 * problem.query[:, :1].sign()
+    return problem
+
+
+@pytest.mark.parametrize("chunk_pages", [1, 2, 4, 8])
+@pytest.mark.parametrize("garbage", [0.0, 50.0, -torch.inf])
+def test_values_are_read_whole_where_most_have_weight(
+    chunk_pages: int, garbage: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that the kernels do not write may hold anything."""
+
+    def filled(device: torch.device, dtype: torch.dtype, *sizes: int) -> tuple[Tensor, ...]:
+        fill = garbage if dtype == torch.float32 else 7
+        return tuple(torch.full((size,), fill, dtype=dtype, device=device) for size in sizes)
+
+    monkeypatch.setattr(triton_module, "_parts", filled)
+    pages = mostly_weighted(h=1).check(1e-5, SMALL._replace(chunk_pages=chunk_pages))
+    assert pages.item() == 6
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_values_without_weight_that_are_read_may_be_anything(bad: float) -> None:
+    problem = mostly_weighted(h=1)
+    expected, _ = problem.by_triton()
+    problem.value[:, :, 4 * PAGE + 9] = bad
+    torch.testing.assert_close(problem.by_triton()[0], expected, rtol=1e-6, atol=1e-6)
+    problem.value[:, :, 4 * PAGE + 10] = bad  # this one has weight
+    assert not problem.by_triton()[0].isfinite().any()
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
+def test_flat_rows_of_many_pages(alpha: float) -> None:
+    """Their thresholds start from a sample of the pages."""
+    problem = Case(s=20 * PAGE, scale=0.05, alpha=alpha)
+    problem.key[0, 0, 7 * PAGE] = 40 * problem.query[0, 0, 0]  # which the sample may not have
+    problem.check(1e-5)
+    problem.alpha = problem.rows(alpha, 1.5)
+    problem.check(1e-5)
 
 
 def test_many_sequences_are_taken_one_after_the_other() -> None:

@@ -49,7 +49,7 @@ def attend(
     16,384 keys on a CPU or 1,024 on a GPU, and no gradients. A page's scores are at most
     Σᵢ max(qᵢ lowᵢ, qᵢ highᵢ), from the smallest and the largest entries of its keys; what is below
     the threshold of the scores that were read has weight zero. So the answer is that of all keys.
-    Values of weight zero may not be read.
+    Values of weight zero may be anything, and may not be read.
 
     Args:
         query: (batch, H, T, d); H is a multiple of the cache's heads.

@@ -11,7 +11,8 @@ below τ has weight zero, and is not read. Bounds have a margin for what product
 
 The arguments are those of `fenchel::attention`, without mask and dropout. Besides, bounds is
 (2, B, G, P, D), low and high of at least all pages; what a page holds besides the keys that are
-seen may count, which only makes a bound larger. Values of weight zero are not read.
+seen may count, which only makes a bound larger. Values of weight zero may be anything; where they
+are many, they are not read.
 
 The results are contiguous: the output (B, H, T, E), and how many pages of keys were read, (B, G),
 int32.

@@ -32,15 +32,16 @@ class Plan(NamedTuple):
     per_program: int = 16
     """Pages that a program reads, at most, if there are programs enough."""
     bound_pages: int = 32
-    list_pages: int = 64
+    list_pages: int = 128
     threshold_pages: int = 32
     chunk_pages: int = 16
-    value_keys: int = 64
+    value_keys: int = 32
+    """At most a page."""
     bounds: tuple[int, int] = (4, 2)
     lists: tuple[int, int] = (8, 1)
     scores: tuple[int, int] = (4, 3)
     threshold: tuple[int, int] = (8, 2)
-    values: tuple[int, int] = (4, 2)
+    values: tuple[int, int] = (4, 4)
     output: tuple[int, int] = (4, 2)
 
 
@@ -48,12 +49,10 @@ def choose_plan(problem: Problem, block: int) -> Plan:
     """The plan for blocks of so many queries; wide ones need more registers."""
     plan = Plan()
     if block > 16:
-        plan = plan._replace(bounds=(8, 2), scores=(8, 3), values=(8, 2), value_keys=32)
+        plan = plan._replace(bounds=(8, 2), scores=(8, 3), values=(8, 2), list_pages=64)
     if problem.query.dtype.itemsize == 4:
-        plan = plan._replace(
-            bounds=(8, 2), bound_pages=16, lists=(16, 1), list_pages=32, value_keys=32
-        )
-        plan = plan if block == 16 else plan._replace(scores=(16, 3))
+        plan = plan._replace(bounds=(8, 2), bound_pages=16, lists=(16, 1), list_pages=32)
+        plan = plan._replace(values=(4, 2)) if block == 16 else plan._replace(scores=(16, 3))
     return plan
 
 
@@ -183,7 +182,7 @@ def _attend(
     )  # fmt: skip
     launchers.values(
         (all_groups * chunks,),
-        scores, peaks, value, rows, state, marked, parts, totals, *numbers, *counts, P, n,
-        *value.stride()[:3],
+        scores, peaks, value, rows, state, marked, parts, totals, *numbers, *counts, problem.keys,
+        P, n, *value.stride()[:3],
     )  # fmt: skip
     launchers.output((n,), parts, totals, rows, state, output, *numbers, chunks, n)

@@ -2,8 +2,8 @@
 
 1. `page_threshold_kernel` solves one row. The largest scores of its pages have a threshold that is
    at most the row's, so only pages with a larger score count.
-2. `page_values_kernel` lists the keys of a chunk that have weight for a query of the group, and
-   reads the values of these alone.
+2. `page_values_kernel` marks the keys of a chunk that have weight for a query of the group. Where
+   these are few, it reads their values alone; where they are many, all of the chunk, as they lie.
 3. `page_output_kernel` adds the chunks up, in their order.
 """
 
@@ -60,6 +60,33 @@ def stored_moments(
     return merge_moments(sums, sum_terms(all_terms, KIND), KIND)
 
 
+@triton.jit
+def sampled_base(
+    p_scores, p_list, count, b_sink, peak, base, least, done, alpha, n,
+    TOLERANCE: tl.constexpr, KIND: tl.constexpr, NP: tl.constexpr,
+):  # fmt: skip
+    """About the base of a row, (1,): that of NP of its `count` listed pages, spread evenly. Each of
+    them stands for its share of all."""
+    o = tl.arange(0, NP)
+    b_page = tl.load(p_list + (o.to(tl.int64) * count // NP))
+    # (NP, PAGE)
+    b_x = tl.load(p_scores + b_page[:, None] * PAGE + tl.arange(0, PAGE)[None, :])
+    b_t = tl.reshape(b_x, [1, NP * PAGE]) - peak[:, None]
+    share = count / NP
+    rest, low, high, solved, steps = base * 0, least, base, done, 0
+    while (steps < MAX_PASSES) & (tl.min(solved.to(tl.int32), 0) == 0):
+        first, second, third = moments(b_t, base, rest, alpha, KIND)
+        third = third if KIND == ANY else third * share
+        sums = merge_moments(
+            moments(b_sink, base, rest, alpha, KIND), (first * share, second * share, third), KIND
+        )
+        base, rest, low, high, solved = advance(
+            sums, base, rest, low, high, solved, alpha, n, TOLERANCE, KIND
+        )
+        steps += 1
+    return base
+
+
 @triton.jit(do_not_specialize=["P"])
 def page_threshold_kernel(
     p_scores, p_peaks, p_rows, p_list, p_state, alpha, gamma, scale, S, P, n,
@@ -107,6 +134,11 @@ def page_threshold_kernel(
     rest, low, high, solved, steps = base * 0, least, base * 0 + 1, done, 0
     if KIND == ANY:
         solved = solved | (b_alpha > 2)
+    if count > NP:
+        base = sampled_base(
+            p_scores, p_list, count, b_sink, peak, base, least, solved, b_alpha, S + 1.0,
+            TOLERANCE, KIND, NP,
+        )  # fmt: skip
     while (steps < MAX_PASSES) & (tl.min(solved.to(tl.int32), 0) == 0):
         sums = stored_moments(p_scores, p_list, count, b_sink, peak, base, rest, b_alpha, KIND, NP)
         base, rest, low, high, solved = advance(
@@ -153,36 +185,59 @@ def weighted_values(
 ):  # fmt: skip
     """Σ p, (BM,), and Σ p v, (BM, BE), of `count` keys: listed ones, or those from the first on."""
     o_score, m_row, b_alpha, peak, base, rest = rows
-    total = tl.zeros([BM], tl.float32)
+    b_total = tl.zeros([BM, BN], tl.float32)
     b_sum = tl.zeros([BM, BE], tl.float32)
     o_e = tl.arange(0, BE)[None, :]
     for c in range(0, count, BN):
         o_key = first + c + tl.arange(0, BN)
         m_key = o_key < first + count
+        m_score = m_row[:, None]  # behind the last key scores are −inf, up to the end of its page
         if LISTED:
             o_key = tl.load(p_keys + o_key, mask=m_key, other=0)
+            m_score = m_score & m_key[None, :]
         p_tile = p_scores + o_score[:, None] + o_key[None, :]
         # (BM, BN)
-        b_x = tl.load(p_tile, mask=m_row[:, None] & m_key[None, :], other=-float("inf"))
+        b_x = tl.load(p_tile, mask=m_score, other=-float("inf") if LISTED else 0.0)
         b_t = b_x - peak[:, None]
         b_p = weights_tile(b_t, base[:, None], rest[:, None], b_alpha, KIND)[0]
-        total += tl.sum(b_p, 1)
+        b_total += b_p
         p_tile = p_value + o_key.to(tl.int64)[:, None] * value_s + o_e
         # (BN, BE)
         b_value = tl.load(p_tile, mask=m_key[:, None] & (o_e < E), other=0.0)
         b_sum = add_weighted(b_sum, b_p, b_value)
-    return total, b_sum
+    return tl.sum(b_total, 1), b_sum
 
 
-@triton.jit(do_not_specialize=["P"])
+@triton.jit
+def mark_keys(p_scores, p_peaks, p_state, o_key, first, rows, P, n, SIZE: tl.constexpr):
+    """Which keys have weight for one of the rows from the first on, and which have scores, 0 or 1,
+    (SIZE,) each."""
+    o_page = o_key // PAGE
+    b_marked = tl.zeros([SIZE], tl.int32)
+    b_scored = b_marked
+    for row in range(first, first + rows):
+        peak, base, _ = load_state(p_state, row, n)
+        b_peak = tl.load(p_peaks + row * P + o_page, mask=o_page < P, other=-float("inf"))
+        m_page = (b_peak - peak) + base >= 0
+        b_x = tl.load(p_scores + row * P * PAGE + o_key, mask=m_page, other=-float("inf"))
+        b_marked = b_marked | ((b_x - peak) + base >= 0).to(tl.int32)
+        b_scored = b_scored | (b_peak != -float("inf")).to(tl.int32)
+    return b_marked, b_scored
+
+
+@triton.jit(do_not_specialize=["S", "P"])
 def page_values_kernel(
     p_scores, p_peaks, p_value, p_rows, p_state, p_keys, p_parts, p_totals,
-    alpha, gamma, scale, heads, groups, T, P, n, value_b, value_g, value_s,
+    alpha, gamma, scale, heads, groups, T, S, P, n, value_b, value_g, value_s,
     KIND: tl.constexpr, FEATURES: tl.constexpr, E: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, BE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Σ p v and Σ p over a chunk of CHUNK pages, (n, chunks, E) and (n, chunks). The first is not
-    written where the second is 0 for all queries of the group."""
+    written where the second is 0 for all queries of the group.
+
+    Where most keys have weight, those without are read, too. If one of their values is not finite,
+    the sum is not, and the others are read alone.
+    """
     chunks = tl.cdiv(P, CHUNK)
     chunk = tl.program_id(0) % chunks
     g = (tl.program_id(0) // chunks % groups).to(tl.int64)
@@ -190,30 +245,28 @@ def page_values_kernel(
     repeat = heads // groups
     SIZE: tl.constexpr = CHUNK * PAGE
     o_key = chunk * SIZE + tl.arange(0, SIZE)
-    o_page = o_key // PAGE
-    b_marked = tl.zeros([SIZE], tl.int32)
     first = (b * heads + g * repeat) * T
-    for row in range(first, first + repeat * T):
-        peak, base, _ = load_state(p_state, row, n)
-        b_peak = tl.load(p_peaks + row * P + o_page, mask=o_page < P, other=-float("inf"))
-        m_page = (b_peak - peak) + base >= 0
-        b_x = tl.load(p_scores + row * P * PAGE + o_key, mask=m_page, other=-float("inf"))
-        b_marked = b_marked | ((b_x - peak) + base >= 0).to(tl.int32)
-    count = tl.sum(b_marked, 0)
-    p_keys += ((b * groups + g) * P + chunk * CHUNK) * PAGE
-    tl.store(p_keys + tl.cumsum(b_marked, 0) - 1, o_key, mask=b_marked > 0)
-    tl.debug_barrier()
+    b_marked, b_scored = mark_keys(p_scores, p_peaks, p_state, o_key, first, repeat * T, P, n, SIZE)
+    count, scored = tl.sum(b_marked, 0), tl.sum(b_scored, 0)
 
     o_row, _, _, m_row = group_rows(b, g, heads, groups, T, BM)
     b_alpha = load_parameters(p_rows, o_row, n, alpha, gamma, scale, FEATURES)[0][:, None]
     peak, base, rest = load_state(p_state, o_row, n)
     p_value += b * value_b + g * value_g
     rows = (o_row * P * PAGE, m_row, b_alpha, peak, base, rest)
-    if count == SIZE:
+    total, b_sum = tl.zeros([BM], tl.float32), tl.zeros([BM, BE], tl.float32)
+    is_missing = count > 0
+    end = tl.minimum(SIZE, S - chunk * SIZE)
+    if (2 * count > end) & (scored >= end):
         total, b_sum = weighted_values(
-            p_scores, p_value, p_keys, chunk * SIZE, SIZE, rows, value_s, False, KIND, E, BM, BN, BE
+            p_scores, p_value, p_keys, chunk * SIZE, end, rows, value_s, False, KIND, E, BM, BN, BE
         )
-    else:
+        # Not so for NaN and infinity.
+        is_missing = tl.min((tl.abs(b_sum) <= LARGEST).to(tl.int32)) == 0
+    if is_missing:
+        p_keys += ((b * groups + g) * P + chunk * CHUNK) * PAGE
+        tl.store(p_keys + tl.cumsum(b_marked, 0) - 1, o_key, mask=b_marked > 0)
+        tl.debug_barrier()
         total, b_sum = weighted_values(
             p_scores, p_value, p_keys, 0, count, rows, value_s, True, KIND, E, BM, BN, BE
         )
