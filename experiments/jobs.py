@@ -14,25 +14,22 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Job:
-    """Commands of a module, one after the other.
+    """Commands, one after the other.
 
     Args:
         name: what it is called.
-        commands: the words after the module's name.
+        commands: the words after `python -m`: a module, and its arguments.
         log: where their output goes.
-        module: what `python -m` runs.
     """
 
     name: str
     commands: Sequence[Sequence[str]]
     log: Path
-    module: str = "fenchel"
 
 
 def run(jobs: Sequence[Job], num_parallel: int) -> list[Job]:
     """Runs jobs, so many in parallel, and returns those that failed."""
-    cores = os.cpu_count() or 1
-    threads = str(max(1, cores // min(num_parallel, max(len(jobs), 1))))
+    threads = str(max(1, num_cores() // min(num_parallel, max(len(jobs), 1))))
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
 
     def run_one(job: Job) -> bool:
@@ -40,7 +37,7 @@ def run(jobs: Sequence[Job], num_parallel: int) -> list[Job]:
         job.log.parent.mkdir(parents=True, exist_ok=True)
         with open(job.log, "w", encoding="utf-8") as log:
             for command in job.commands:
-                words = [sys.executable, "-m", job.module, *command]
+                words = [sys.executable, "-m", *command]
                 done = subprocess.run(words, stdout=log, stderr=log, env=environment, check=False)
                 if done.returncode:
                     print(f"{job.name}: failed; see {job.log}", file=sys.stderr, flush=True)
@@ -51,3 +48,9 @@ def run(jobs: Sequence[Job], num_parallel: int) -> list[Job]:
     with ThreadPoolExecutor(max_workers=num_parallel) as pool:
         succeeded = list(pool.map(run_one, jobs))
     return [job for job, is_done in zip(jobs, succeeded, strict=True) if not is_done]
+
+
+def num_cores() -> int:
+    """The cores that this process may use."""
+    has_affinity = hasattr(os, "sched_getaffinity")  # Linux
+    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1

@@ -212,12 +212,11 @@ class Experiment:
             self.prepare(data, parent, next(iter(todo.values()))["device"])
         work = []
         for folder, options in todo.items():
-            words = ["train", "--data", str(data), "--run", str(parent)]
+            words = [f"experiments.{self.name}", "train", "--data", str(data), "--run", str(parent)]
             for name, value in options.items():
                 if value is not None:
                     words += [f"--{name.replace('_', '-')}", str(value)]
-            module = f"experiments.{self.name}"
-            work.append(jobs.Job(folder.name, [words], folder / "log.txt", module))
+            work.append(jobs.Job(folder.name, [words], folder / "log.txt"))
         failed = jobs.run(work, num_parallel)
         if failed:
             raise ValueError(f"{', '.join(job.name for job in failed)} failed; see the logs.")

@@ -46,8 +46,3 @@ def training(folder: Path) -> dict[str, float]:
     seconds = float(timed[-1]["seconds"]) if timed else 0.0
     last = rows[-1] if rows else {"step": 0, "epoch": 0}
     return {"steps": int(last["step"]), "epochs": int(last["epoch"]), "minutes": seconds / 60}
-
-
-def evaluation(path: Path) -> dict[str, Any] | None:
-    """What `fenchel evaluate --json` found, if it did."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

@@ -74,7 +74,7 @@ class Encoder:
 class Parser(nn.Module):
     """Scores of all arcs of a sentence.
 
-    The sizes are those of the paper. In training a word seen c times is unknown with probability
+    The sizes are those of the paper, which follows Kiperwasser and Goldberg. In training a word seen c times is unknown with probability
     `dropout` / (`dropout` + c).
     """
 
@@ -84,7 +84,7 @@ class Parser(nn.Module):
         super().__init__()
         self.words = nn.Embedding(len(vocabulary.words) + 3, 100, padding_idx=0)
         self.tags = nn.Embedding(len(vocabulary.tags) + 3, 25, padding_idx=0)
-        self.reader = nn.LSTM(125, 125, batch_first=True, bidirectional=True)
+        self.reader = nn.LSTM(125, 125, 2, batch_first=True, bidirectional=True)
         self.head = nn.Linear(250, hidden)
         self.modifier = nn.Linear(250, hidden, bias=False)
         self.arc = nn.Linear(hidden, 1, bias=False)

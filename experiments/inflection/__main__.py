@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,12 +20,13 @@ from typing import Any
 
 from fenchel.seq2seq import decode, load
 
-from .. import command, files, jobs, tables
+from .. import command, files, jobs, recipe, tables
 from . import paper
 from .data import covered, languages, unpacked
 
 CONFIG = Path(__file__).with_name("config.yaml")
 ALPHAS = (1.0, 1.5, 2.0)
+SETTINGS = ("low", "medium", "high")
 VALIDATE_EVERY = {"low": 10, "medium": 4, "high": 1}
 """Epochs between validations; the paper's are 10 for medium and 1 for high."""
 Point = tuple[float, float]
@@ -45,9 +45,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    run = commands.add_parser("run", help="train, evaluate, and write the table")
-    run.add_argument("data", type=Path, help="the shared task's archive, or a folder of its files")
-    run.add_argument("--setting", choices=("low", "medium", "high"), default="medium")
+    shared = [recipe.data_options("inflection"), recipe.training_options()]
+    run = commands.add_parser("run", parents=shared, help="train, evaluate, and write the table")
+    run.add_argument("--setting", choices=SETTINGS, default="medium")
     run.add_argument(
         "--points",
         type=_points,
@@ -55,23 +55,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="OUTPUT:ATTENTION,…",
         help="pairs of α, such as 1:1,1.5:1.5 (default: all of 1, 1.5 and 2)",
     )
-    run.add_argument("--seeds", type=int, nargs="+", default=[0], help="one model for each")
-    run.add_argument("--jobs", type=int, default=1, help="models trained at once, on one GPU")
-    run.add_argument("--minutes", type=float, help="the most that each training may take")
     run.add_argument("--languages", nargs="+", help="default: all that there are")
-    run.add_argument("--output", type=Path, default=Path("runs/inflection"))
-    run.add_argument(
-        "--set",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="other values for the configuration, such as training.batch_size=512",
-    )
     run.set_defaults(run=_run)
     predict = commands.add_parser("predict", help="fill in the covered test files")
     predict.add_argument("data", type=Path)
     predict.add_argument("--model", type=Path, nargs="+", required=True, help="several: ensemble")
-    predict.add_argument("--setting", choices=("low", "medium", "high"), default="medium")
+    predict.add_argument("--setting", choices=SETTINGS, default="medium")
     predict.add_argument("--output", type=Path, required=True, help="a folder, made if missing")
     predict.add_argument("--beam", type=int, default=5)
     predict.add_argument("--batch-size", type=int, default=1024)
@@ -90,12 +79,6 @@ def _points(text: str) -> list[Point]:
         ) from None
 
 
-def mapping(alpha: float) -> str:
-    """The mapping of an α, as a value of the configuration."""
-    names = {1.0: "softmax", 2.0: "sparsemax"}
-    return names.get(alpha, json.dumps({"mapping": "entmax", "alpha": alpha}))
-
-
 def _run(arguments: argparse.Namespace) -> int:
     data = unpacked(arguments.data, arguments.output / "data")
     chosen = arguments.languages or languages(data, arguments.setting)
@@ -108,40 +91,31 @@ def _run(arguments: argparse.Namespace) -> int:
             name = f"{arguments.setting}-{output:g}-{attention:g}-{seed}"
             folder = arguments.output / name
             folders.append(folder)
-            overrides = [
-                f"data.train={json.dumps(train)}",
-                f"data.validation={json.dumps(dev)}",
-                f"model.output={mapping(output)}",
-                f"model.attention={mapping(attention)}",
-                f"training.seed={seed}",
-                f"training.folder={folder}",
-                f"training.validate_every={VALIDATE_EVERY[arguments.setting]}",
-                *([f"training.minutes={arguments.minutes}"] if arguments.minutes else []),
-                *arguments.set,
-            ]
-            commands = [["train", "--quiet", str(CONFIG), *overrides]]
-            todo.append(_job(name, folder, commands, [folder], dev))
+            values = {
+                "data.train": train,
+                "data.validation": dev,
+                "model.output": recipe.mapping(output),
+                "model.attention": recipe.mapping(attention),
+                "training.seed": seed,
+                "training.validate_every": VALIDATE_EVERY[arguments.setting],
+            }
+            words = recipe.overrides(values, arguments)
+            todo.append(recipe.training_job(folder, CONFIG, words, dev))
         if len(folders) > 1:
             name = f"{arguments.setting}-{output:g}-{attention:g}-ensemble"
-            ensembles.append(_job(name, arguments.output / name, [], folders, dev))
+            ensembles.append(_ensemble(arguments.output / name, folders, dev))
     failed = jobs.run(todo, arguments.jobs) or jobs.run(ensembles, arguments.jobs)
     _report(arguments)
     return 1 if failed else 0
 
 
-def _job(
-    name: str, folder: Path, commands: list[list[str]], models: list[Path], dev: list[str]
-) -> jobs.Job:
-    """Training, if there is any, and evaluation, unless that has been done."""
-    result = folder / "evaluation.json"
-    if not result.exists():
-        first, *others = map(str, models)
-        more = [word for other in others for word in ("--ensemble", other)]
-        evaluate = ["evaluate", first, *dev, *more, "--json-to", str(result)]
-        commands = [*commands, evaluate]
-    else:
-        commands = []
-    return jobs.Job(name, commands, folder / "job.log")
+def _ensemble(folder: Path, models: list[Path], dev: list[str]) -> jobs.Job:
+    """The evaluation of models together, unless that has been done."""
+    result = folder / recipe.EVALUATION
+    first, *others = map(str, models)
+    more = [word for other in others for word in ("--ensemble", other)]
+    evaluate = ["fenchel", "evaluate", first, *dev, *more, "--json-to", str(result)]
+    return jobs.Job(folder.name, [] if result.exists() else [evaluate], folder / "job.log")
 
 
 def _report(arguments: argparse.Namespace) -> None:
@@ -152,7 +126,7 @@ def _report(arguments: argparse.Namespace) -> None:
     for point in arguments.points:
         for seed in (*map(str, arguments.seeds), "ensemble"):
             folder = arguments.output / f"{setting}-{point[0]:g}-{point[1]:g}-{seed}"
-            found = tables.evaluation(folder / "evaluation.json")
+            found = recipe.evaluation(folder)
             if found is None:
                 continue
             took = tables.training(folder) if seed != "ensemble" else {}

@@ -6,20 +6,20 @@
     python -m experiments.translation timing DATA      the time of an epoch with each of these
     python -m experiments.translation pictures DATA    attention of the models of `attention`
 
-DATA is a folder with train.de, train.en, val.de and val.en, plain or with .gz. What is trained or
+DATA is a folder with train.de, train.en, val.de and val.en, plain or with .gz, and maybe
+covered-test2016.de and covered-test2017.en, which the models of `run` translate. What is trained or
 evaluated already is kept, so the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import command, jobs, tables
+from .. import command, jobs, recipe, tables
 
 CONFIG = Path(__file__).with_name("config.yaml")
 ATTENTIONS: dict[str, Any] = {
@@ -29,11 +29,10 @@ ATTENTIONS: dict[str, Any] = {
     "oscarmax": {"mapping": "oscarmax", "lam": 0.01},
     "pnormmax": {"mapping": "pnormmax", "p": 1.5},
 }
-ALPHAS: dict[str, Any] = {
-    "1": "softmax",
-    "1.5": {"mapping": "entmax", "alpha": 1.5},
-    "2": "sparsemax",
-}
+ALPHAS = ("1", "1.5", "2")
+COVERED = {"de-en": "covered-test2016.de", "en-de": "covered-test2017.en"}
+LENGTH_POWER = 1.0
+"""Of softmax outputs, whose search prefers short outputs: log-probability per token decides."""
 PAPER_NONZEROS = {"1": (24.25, 17993.0), "1.5": (5.55, 16.13), "2": (3.75, 7.55)}
 """Attended source words and possible target words on IWSLT 2017 German to English (Table 3)."""
 PAPER_TIMES = {"sparsemax": 1.15, "fusedmax": 1.54, "oscarmax": 1.71, "pnormmax": 3.54}
@@ -52,20 +51,8 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("data", type=Path)
-    shared.add_argument("--output", type=Path, default=Path("runs/translation"))
-    shared.add_argument(
-        "--set",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="other values for the configuration, such as training.batch_size=256",
-    )
-    several = argparse.ArgumentParser(add_help=False)
-    several.add_argument("--seeds", type=int, nargs="+", default=[0], help="a model for each")
-    several.add_argument("--jobs", type=int, default=1, help="models trained at once")
-    several.add_argument("--minutes", type=float, help="the most that each training may take")
+    shared = recipe.data_options("translation")
+    several = recipe.training_options()
     strength = argparse.ArgumentParser(add_help=False)
     strength.add_argument(
         "--gamma",
@@ -77,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--directions", nargs="+", choices=("de-en", "en-de"), default=["de-en", "en-de"]
     )
-    run.add_argument("--alphas", nargs="+", choices=tuple(ALPHAS), default=list(ALPHAS))
+    run.add_argument("--alphas", nargs="+", choices=ALPHAS, default=list(ALPHAS))
     run.set_defaults(run=_run)
     attention = commands.add_parser(
         "attention", parents=[shared, several, strength], help="mappings"
@@ -108,26 +95,24 @@ def _ending(gamma: float) -> str:
     return "" if gamma == 1 else f"-gamma-{gamma:g}"
 
 
-def _file(data: Path, name: str) -> str:
-    for path in (data / name, data / f"{name}.gz"):
-        if path.is_file():
-            return str(path)
-    raise FileNotFoundError(f"{data} holds neither {name} nor {name}.gz.")
-
-
 def _files(data: Path, split: str, direction: str) -> dict[str, str]:
     source, target = direction.split("-")
-    return {"source": _file(data, f"{split}.{source}"), "target": _file(data, f"{split}.{target}")}
+    return {
+        "source": recipe.find(data, f"{split}.{source}"),
+        "target": recipe.find(data, f"{split}.{target}"),
+    }
 
 
-def _overrides(arguments: argparse.Namespace, direction: str) -> list[str]:
-    minutes = getattr(arguments, "minutes", None)
-    return [
-        f"data.train={json.dumps(_files(arguments.data, 'train', direction))}",
-        f"data.validation={json.dumps(_files(arguments.data, 'val', direction))}",
-        *([f"training.minutes={minutes}"] if minutes else []),
-        *arguments.set,
-    ]
+def _overrides(arguments: argparse.Namespace, direction: str, **values: Any) -> list[str]:
+    train, validation = (_files(arguments.data, name, direction) for name in ("train", "val"))
+    given = {f"{key.replace('__', '.')}": value for key, value in values.items()}
+    given |= {"data.train": train, "data.validation": validation}
+    return recipe.overrides(given, arguments)
+
+
+def _length_power(output: Any) -> list[str]:
+    """The options of search for a mapping of the output."""
+    return ["--length-power", f"{LENGTH_POWER:g}"] if output == "softmax" else []
 
 
 def _train(arguments: argparse.Namespace, models: dict[str, tuple[str, Any, Any]]) -> int:
@@ -136,22 +121,28 @@ def _train(arguments: argparse.Namespace, models: dict[str, tuple[str, Any, Any]
     for name, (direction, attention, output) in models.items():
         for seed in arguments.seeds:
             folder = arguments.output / f"{name}-{seed}"
-            result = folder / "evaluation.json"
-            overrides = [
-                *_overrides(arguments, direction),
-                f"model.attention={json.dumps(attention)}",
-                f"model.output={json.dumps(output)}",
-                f"training.seed={seed}",
-                f"training.folder={folder}",
-            ]
-            files = _files(arguments.data, "val", direction).values()
-            commands = [
-                ["train", "--quiet", str(CONFIG), *overrides],
-                ["evaluate", str(folder), *files, "--json-to", str(result)],
-            ]
-            done = result.exists()
-            todo.append(jobs.Job(folder.name, [] if done else commands, folder / "job.log"))
+            words = _overrides(
+                arguments,
+                direction,
+                model__attention=attention,
+                model__output=output,
+                training__seed=seed,
+            )
+            search = _length_power(output)
+            files = [*_files(arguments.data, "val", direction).values(), *search]
+            then = _prediction(arguments.data, folder, direction, search)
+            todo.append(recipe.training_job(folder, CONFIG, words, files, then))
     return 1 if jobs.run(todo, arguments.jobs) else 0
+
+
+def _prediction(data: Path, folder: Path, direction: str, search: list[str]) -> list[list[str]]:
+    """The command that translates the covered test, if the data have one."""
+    try:
+        covered = recipe.find(data, COVERED[direction])
+    except FileNotFoundError:
+        return []
+    output = folder.parent / "predictions" / f"{folder.name}.txt.gz"
+    return [recipe.prediction([folder], covered, output, *search)]
 
 
 def _rows(arguments: argparse.Namespace, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -160,7 +151,7 @@ def _rows(arguments: argparse.Namespace, names: Sequence[str]) -> list[dict[str,
     for name in names:
         for seed in arguments.seeds:
             folder = arguments.output / f"{name}-{seed}"
-            found = tables.evaluation(folder / "evaluation.json")
+            found = recipe.evaluation(folder)
             if found is not None:
                 rows.append({"model": name, "seed": seed, **found, **tables.training(folder)})
     return rows
@@ -182,7 +173,11 @@ COLUMNS = (
 
 def _run(arguments: argparse.Namespace) -> int:
     models = {
-        f"{direction}-{alpha}": (direction, ALPHAS[alpha], ALPHAS[alpha])
+        f"{direction}-{alpha}": (
+            direction,
+            recipe.mapping(float(alpha)),
+            recipe.mapping(float(alpha)),
+        )
         for direction in arguments.directions
         for alpha in arguments.alphas
     }
@@ -227,8 +222,7 @@ def _timing(arguments: argparse.Namespace) -> int:
 
     from .timing import seconds_per_epoch
 
-    overrides = [*_overrides(arguments, "de-en"), "model.output=softmax"]
-    config = load_config(CONFIG, overrides)
+    config = load_config(CONFIG, _overrides(arguments, "de-en", model__output="softmax"))
     found = seconds_per_epoch(
         config, attentions(arguments.gamma), arguments.steps, arguments.rounds
     )

@@ -79,6 +79,9 @@ def test_the_same_figures_in_training_and_evaluation(folder: Path, capsys) -> No
     assert main(["evaluate", model, table, "--method", "greedy", "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)["scores"]
     assert scores["PER"] == pytest.approx(best[0], rel=1e-4)
+    with pytest.raises(SystemExit):
+        main(["evaluate", model, table, "--method", "greedy", "--length-power", "1"])
+    assert "--length-power needs the method beam or exhaustive." in capsys.readouterr().err
     assert main(["train", str(folder / "config.yaml"), "--quiet"]) == 0
     assert f"WER {scores['WER']:.2f}, PER {scores['PER']:.2f}" in capsys.readouterr().out
 

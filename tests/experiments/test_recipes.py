@@ -12,7 +12,7 @@ from experiments.inflection import data, paper
 from experiments.translation import __main__ as translation
 
 import inflected
-from experiments import jobs, tables
+from experiments import jobs, recipe, tables
 from fenchel.seq2seq import load_config
 
 SMALL = [
@@ -90,8 +90,8 @@ def test_points_and_mappings() -> None:
     assert inflection._points("1:1,1.5:2") == [(1.0, 1.0), (1.5, 2.0)]
     with pytest.raises(SystemExit):
         inflection.main(["run", "x", "--points", "1"])
-    assert inflection.mapping(1.0) == "softmax"
-    assert json.loads(inflection.mapping(1.25)) == {"mapping": "entmax", "alpha": 1.25}
+    assert recipe.mapping(1.0) == "softmax"
+    assert recipe.mapping(1.25) == {"mapping": "entmax", "alpha": 1.25}
 
 
 def test_the_paper_has_every_point() -> None:
@@ -109,7 +109,7 @@ def test_missing_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_failing_jobs_are_returned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bad = jobs.Job("bad", [["train", "missing.yaml"]], tmp_path / "bad" / "log")
+    bad = jobs.Job("bad", [["fenchel", "train", "missing.yaml"]], tmp_path / "bad" / "log")
     idle = jobs.Job("idle", [], tmp_path / "idle" / "log")
     assert jobs.run([bad, idle], 2) == [bad]
     assert "No such file" in bad.log.read_text(encoding="utf-8")

@@ -65,6 +65,11 @@ def add_constraint(parser: argparse.ArgumentParser) -> None:
         "--allow", metavar="TEXT", help="outputs have only tokens of this text, such as letters"
     )
     parser.add_argument("--forbid", metavar="TEXT", help="outputs have no token of this text")
+    add_length_power(parser)
+
+
+def add_length_power(parser: argparse.ArgumentParser) -> None:
+    """Adds length normalization."""
     parser.add_argument(
         "--length-power",
         type=number(10, is_positive=False),
@@ -73,6 +78,12 @@ def add_constraint(parser: argparse.ArgumentParser) -> None:
         help="rank outputs by log(probability) / length^P, for softmax models, which favour short "
         "outputs; exact is then about this score (default: 0, by probability)",
     )
+
+
+def check_length_power(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Ends the command with an error if its method does not rank by length."""
+    if arguments.length_power and arguments.method == "greedy":
+        parser.error("--length-power needs the method beam or exhaustive.")
 
 
 def constraint_of(arguments: Any, model: Seq2Seq) -> Constraint:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._atomic import check_writable, write_text
 from .._choices import MEASURES, REFERENCES, TASKS
+from ._decoding import add_length_power, check_length_power
 from ._inputs import STANDARD_INPUT, add_columns, check_no_columns, columns_of, has_tables
 from ._models import add_ensemble, add_limits, add_search, trained
 
@@ -64,6 +65,7 @@ def add(commands: Any, epilog: str) -> None:
     add_columns(parser, "the model's, or the ending of the file's name")
     add_search(parser)
     add_limits(parser)
+    add_length_power(parser)
     parser.add_argument("--strict", action="store_true", help="a malformed line is an error")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--json-to", type=Path, metavar="PATH", help="also write JSON to PATH")
@@ -93,6 +95,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from ..seq2seq.evaluation._evaluation import evaluate
     from ..seq2seq.models._folder import section
 
+    check_length_power(parser, arguments)
     if arguments.json_to:
         arguments.json_to.parent.mkdir(parents=True, exist_ok=True)
     for path in filter(None, (arguments.output, arguments.json_to)):
@@ -121,6 +124,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         method=arguments.method,
         beam=arguments.beam or defaults.beam,
         max_length=arguments.max_length or defaults.max_length,
+        length_power=arguments.length_power,
     )
     if arguments.output:
         write_text(arguments.output, "".join(f"{line}\n" for line in evaluation.outputs))

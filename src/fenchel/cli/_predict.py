@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ._decoding import add_constraint, add_sampling, constraint_of
+from ._decoding import add_constraint, add_sampling, check_length_power, constraint_of
 from ._inputs import (
     STANDARD_INPUT,
     Line,
@@ -93,8 +93,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     arguments.json |= arguments.format == "json"
     if arguments.attention and not arguments.json:
         parser.error("--attention needs --json.")
-    if arguments.length_power and arguments.method == "greedy":
-        parser.error("--length-power needs the method beam or exhaustive.")
+    check_length_power(parser, arguments)
     for name in ("nbest", "certificate", "attention", "length_power"):
         if arguments.sample and getattr(arguments, name):
             parser.error(f"--sample does not search: leave out --{name.replace('_', '-')}.")

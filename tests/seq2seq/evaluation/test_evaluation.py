@@ -94,6 +94,22 @@ def test_shares_are_those_of_the_results(folder: Path) -> None:
     assert found.to_json()["languages"].keys() == {"verbs"}
 
 
+def test_outputs_are_ranked_by_length_if_asked(folder: Path) -> None:
+    letters = Characters("ab")
+    torch.manual_seed(0)
+    plan = ModelConfig.model_validate(
+        {"embedding": 8, "hidden": 8, "layers": 1, "output": "softmax"}
+    )
+    model = Seq2Seq(plan, letters, letters)
+    given = [("ab", "a"), ("ba", "b")]
+    for power in (0.0, 1.0):
+        results = decode(model, ["ab", "ba"], max_length=6, length_power=power)
+        found = evaluate(model, given, max_length=6, length_power=power)
+        assert found.outputs == best_texts(model, results)
+    short, long = (evaluate(model, given, max_length=6, length_power=p).outputs for p in (0.0, 2.0))
+    assert len("".join(short)) < len("".join(long))
+
+
 def test_languages_count_the_same(folder: Path) -> None:
     plan = {"training": {"epochs": 1}, "data": {"train": [str(folder / "*-train")]}}
     shutil.copy(folder / "verbs-train", folder / "other-train")

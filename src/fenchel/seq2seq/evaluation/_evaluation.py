@@ -60,6 +60,7 @@ def evaluate(
     method: str = "beam",
     beam: int = 5,
     max_length: int = 100,
+    length_power: float = 0.0,
 ) -> Evaluation:
     """Decodes the sources of pairs, and scores the outputs against the targets.
 
@@ -71,7 +72,7 @@ def evaluate(
             "ROUGE-2" and "ROUGE-L"; by default those of the task.
         references: "any" counts a source with several references once, and compares its output
             with the nearest; "each" counts every pair. By default "any" for inflection and text.
-        batch_size, method, beam, max_length: as for `decode`.
+        batch_size, method, beam, max_length, length_power: as for `decode`.
     Raises:
         TypeError, ValueError: if an argument is wrong, or there are no pairs.
 
@@ -91,7 +92,13 @@ def evaluate(
     sources = [source for source, _ in pairs]
     inputs = list(dict.fromkeys(sources))
     results = decode(
-        models, inputs, batch_size=batch_size, method=method, beam=beam, max_length=max_length
+        models,
+        inputs,
+        batch_size=batch_size,
+        method=method,
+        beam=beam,
+        max_length=max_length,
+        length_power=length_power,
     )
     found = dict(zip(inputs, best_texts(models[0], results), strict=True))
     languages = comparison.languages(found, pairs)

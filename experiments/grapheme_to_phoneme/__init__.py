@@ -1,0 +1,1 @@
+"""Grapheme-to-phoneme conversion: `python -m experiments.grapheme_to_phoneme --help`."""

@@ -1,0 +1,98 @@
+"""What the recipes of sequence-to-sequence models share: options, jobs, and predictions."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import jobs
+
+EVALUATION = "evaluation.json"
+
+
+def data_options(output: str) -> argparse.ArgumentParser:
+    """The parent of every subcommand: data, output, and other values of the configuration."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--output", type=Path, default=Path("runs") / output)
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="other values for the configuration, such as training.batch_size=256",
+    )
+    return parser
+
+
+def training_options() -> argparse.ArgumentParser:
+    """The parent of subcommands that train: seeds, jobs and minutes."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="a model for each")
+    parser.add_argument("--jobs", type=int, default=1, help="models trained at once")
+    parser.add_argument("--minutes", type=float, help="the most that each training may take")
+    return parser
+
+
+def mapping(alpha: float) -> Any:
+    """The mapping of an α, as a value of the configuration."""
+    names = {1.0: "softmax", 2.0: "sparsemax"}
+    return names.get(alpha, {"mapping": "entmax", "alpha": alpha})
+
+
+def overrides(values: dict[str, Any], arguments: argparse.Namespace) -> list[str]:
+    """Values by key as words of a command; those of `--minutes` and `--set` come last."""
+    minutes = getattr(arguments, "minutes", None)
+    limit = {"training.minutes": minutes} if minutes else {}
+    words = [f"{key}={json.dumps(value)}" for key, value in {**values, **limit}.items()]
+    return [*words, *arguments.set]
+
+
+def training_job(
+    folder: Path,
+    config: Path,
+    words: Sequence[str],
+    evaluated: Sequence[str],
+    then: Sequence[Sequence[str]] = (),
+) -> jobs.Job:
+    """Trains a model, evaluates it, and does what comes then; nothing if it is evaluated already.
+
+    Args:
+        folder: of the model.
+        config: the configuration file.
+        words: overrides of its values.
+        evaluated: files and options of `fenchel evaluate`.
+        then: commands that follow.
+    """
+    result = folder / EVALUATION
+    train = ["fenchel", "train", "--quiet", str(config), *words, f"training.folder={folder}"]
+    evaluate = ["fenchel", "evaluate", str(folder), *evaluated, "--json-to", str(result)]
+    commands = [] if result.exists() else [train, *then, evaluate]
+    return jobs.Job(folder.name, commands, folder / "job.log")
+
+
+def prediction(models: Sequence[Path], source: str | Path, output: Path, *more: str) -> list[str]:
+    """The command that writes the outputs of models for a file; see `experiments.predict`."""
+    names = map(str, models)
+    return ["experiments.predict", *names, "--input", str(source), "--output", str(output), *more]
+
+
+def find(data: Path, name: str) -> str:
+    """The path of a file of a folder, plain or compressed.
+
+    Raises:
+        FileNotFoundError: if there is none.
+    """
+    for path in (data / name, data / f"{name}.gz"):
+        if path.is_file():
+            return str(path)
+    raise FileNotFoundError(f"{data} holds neither {name} nor {name}.gz.")
+
+
+def evaluation(folder: Path) -> dict[str, Any] | None:
+    """What `fenchel evaluate` found of the model in a folder, if it did."""
+    path = folder / EVALUATION
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

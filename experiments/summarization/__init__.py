@@ -1,0 +1,1 @@
+"""Summarization: `python -m experiments.summarization --help`."""
