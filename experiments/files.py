@@ -22,6 +22,13 @@ def write(path: Path, content: bytes) -> None:
         raise
 
 
+def write_lines(path: Path, lines: Sequence[str]) -> None:
+    """Writes lines of text, compressed if the name ends in .gz; the same lines, the same bytes."""
+    content = "".join(f"{line}\n" for line in lines).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+
+
 def lines(path: str | Path) -> Iterator[str]:
     """The lines of a text file, plain or .gz, without their ends."""
     opened = gzip.open if str(path).endswith(".gz") else open

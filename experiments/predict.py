@@ -8,7 +8,6 @@ Several models form an ensemble. With `--with-input` a line is the input, a tab,
 from __future__ import annotations
 
 import argparse
-import gzip
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,13 +45,6 @@ def best_texts(models: Sequence[Seq2Seq], texts: Sequence[str], **search: float)
     return [models[0].target.decode(tokens) for tokens in best]
 
 
-def write_lines(path: Path, lines: Sequence[str]) -> None:
-    """Writes lines of text, compressed if the name ends in .gz; the same lines, the same bytes."""
-    content = "".join(f"{line}\n" for line in lines).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
-
-
 def _run(arguments: argparse.Namespace) -> int:
     models = [load(folder, command.device()) for folder in arguments.model]
     texts = list(files.lines(arguments.input))
@@ -67,7 +59,7 @@ def _run(arguments: argparse.Namespace) -> int:
     lines = [" ".join(output.split("\n")) for output in outputs]
     if arguments.with_input:
         lines = [f"{text}\t{line}" for text, line in zip(texts, lines, strict=True)]
-    write_lines(arguments.output, lines)
+    files.write_lines(arguments.output, lines)
     print(f"{len(lines)} predictions are in {arguments.output}.")
     return 0
 

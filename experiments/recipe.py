@@ -10,6 +10,15 @@ from typing import Any
 
 from . import jobs
 
+ATTENTIONS: dict[str, dict[str, Any]] = {
+    "softmax": {},
+    "sparsemax": {},
+    "fusedmax": {"lam": 0.1},
+    "oscarmax": {"lam": 0.01},
+    "pnormmax": {"p": 1.5},
+    "entmax": {"alpha": 1.5},
+}
+"""Attention mappings with their options, those of the paper on regularized attention."""
 EVALUATION = "evaluation.json"
 
 
@@ -35,6 +44,29 @@ def training_options() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=1, help="models trained at once")
     parser.add_argument("--minutes", type=float, help="the most that each training may take")
     return parser
+
+
+def strength_options() -> argparse.ArgumentParser:
+    """The parent of subcommands that compare attention mappings."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument(
+        "--gamma",
+        type=float,
+        default=1.0,
+        help="the strength of each attention's regularizer (default: 1; larger attends to more)",
+    )
+    return parser
+
+
+def attention(name: str, gamma: float = 1.0) -> Any:
+    """An attention mapping of that strength, as a value of the configuration."""
+    options = ATTENTIONS[name] if gamma == 1 else {**ATTENTIONS[name], "gamma": gamma}
+    return {"mapping": name, **options} if options else name
+
+
+def ending(gamma: float) -> str:
+    """Of the names of what has that strength."""
+    return "" if gamma == 1 else f"-gamma-{gamma:g}"
 
 
 def mapping(alpha: float) -> Any:
@@ -74,10 +106,22 @@ def training_job(
     return jobs.Job(folder.name, commands, folder / "job.log")
 
 
-def prediction(models: Sequence[Path], source: str | Path, output: Path, *more: str) -> list[str]:
-    """The command that writes the outputs of models for a file; see `experiments.predict`."""
-    names = map(str, models)
-    return ["experiments.predict", *names, "--input", str(source), "--output", str(output), *more]
+def covered_predictions(data: Path, name: str, model: Path, *options: str) -> list[list[str]]:
+    """The command that predicts a covered test into `predictions`, beside the model's folder.
+
+    Args:
+        data: the folder of the test; without it there is no command.
+        name: of its file.
+        model: a folder.
+        options: of `experiments.predict`.
+    """
+    try:
+        covered = find(data, name)
+    except FileNotFoundError:
+        return []
+    output = model.parent / "predictions" / f"{model.name}.txt.gz"
+    words = [str(model), "--input", covered, "--output", str(output), *options]
+    return [["experiments.predict", *words]]
 
 
 def find(data: Path, name: str) -> str:

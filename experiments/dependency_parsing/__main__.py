@@ -6,13 +6,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from fenchel import plots
 
 from .. import command, runs, summary
-from . import table
+from . import sweep, table
 from .conllu import Sentence, read_conllu, write_conllu
 from .model import Encoder, Parser
 from .train import encoded, load, parse, parses, read_split, train
@@ -45,10 +46,16 @@ def run_parse(run: Path, input: Path, output: Path) -> None:
     write_conllu(output, sentences, codes)
 
 
+def run_sweep(run: Path | None, data: Path, **options: Any) -> None:
+    """Tunes the learning rate of each loss, and trains with several seeds."""
+    folder = run or Path("runs") / data.resolve().name
+    sweep.Sweep(folder, data, **options).run()
+
+
 def run_table(run: Sequence[Path], output: Path) -> None:
     """Gathers runs."""
     found = runs.gather(run)
-    summary.save(found, table.table, output, "Dependency parsing: results")
+    summary.save(found, table.page, output, "Dependency parsing: results")
     table.draw(found, output)
     print(table.table(found))
 
@@ -100,6 +107,18 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--lr", type=float, default=1e-3, help="of Adam (default: 0.001)")
     one.add_argument("--batch", type=int, default=16, help="sentences per step (default: 16)")
     one.add_argument("--threads", type=int, help="of the CPU (default: all)")
+
+    one = commands.add_parser("sweep", help="tune the learning rate on dev, then train seeds")
+    one.set_defaults(command=run_sweep)
+    one.add_argument("--data", type=Path, required=True, help="also *covered-test.conllu, if any")
+    one.add_argument("--run", type=Path, help="folder of the runs (default: runs/DATA)")
+    one.add_argument("--losses", nargs="+", choices=table.LOSSES, default=list(table.LOSSES))
+    one.add_argument("--rates", type=float, nargs="+", default=list(sweep.RATES))
+    one.add_argument("--tuning-seeds", type=int, nargs="+", default=[1], help="(default: 1)")
+    one.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    one.add_argument("--epochs", type=int, default=30)
+    one.add_argument("--batch", type=int, default=16)
+    one.add_argument("--jobs", dest="num_parallel", metavar="N", type=int, default=1)
 
     one = commands.add_parser("parse", help="CoNLL-U in, CoNLL-U out")
     one.set_defaults(command=run_parse)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..files import write
+from ..files import write_lines
 
 FORM, TAG, HEAD, RELATION, DEPS = 1, 3, 6, 7, 8
 
@@ -47,7 +47,7 @@ def write_conllu(path: Path, sentences: Sequence[Sentence], codes: Iterable[Sequ
                 fields[HEAD], fields[RELATION], fields[DEPS] = str(next(heads)), "_", "_"
             text.append("\t".join(fields))
         text.append("")
-    write(path, "".join(f"{line}\n" for line in text).encode())
+    write_lines(path, text)
 
 
 def _read(path: Path) -> Iterator[Sentence]:

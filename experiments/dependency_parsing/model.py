@@ -74,8 +74,8 @@ class Encoder:
 class Parser(nn.Module):
     """Scores of all arcs of a sentence.
 
-    The sizes are those of the paper, which follows Kiperwasser and Goldberg. In training a word seen c times is unknown with probability
-    `dropout` / (`dropout` + c).
+    The sizes are those of the paper, which follows Kiperwasser and Goldberg. In training a word
+    seen c times is unknown with probability `dropout` / (`dropout` + c).
     """
 
     forget: Tensor

@@ -123,7 +123,7 @@ def train(
     files.write(folder / VOCABULARY, json.dumps(vocabulary.as_json(), ensure_ascii=False).encode())
     torch.manual_seed(seed)
     parser, encode = Parser(vocabulary), Encoder(vocabulary)
-    optimizer = torch.optim.Adam(parser.parameters(), lr)
+    optimizer = torch.optim.Adam(parser.parameters(), lr, fused=True)
     lengths = [len(sentence.words) for sentence in sentences]
 
     def one_epoch() -> float:

@@ -20,7 +20,6 @@ from .. import command, jobs, recipe, tables
 from . import table
 
 CONFIG = Path(__file__).with_name("config.yaml")
-PREDICTIONS = "predictions"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,10 +83,8 @@ def _job(arguments: argparse.Namespace, language: str, alpha: float, seed: int) 
         "training.seed": seed,
     }
     words = recipe.overrides(values, arguments)
-    covered = arguments.data / f"{language}_covered-test.txt"
-    output = arguments.output / PREDICTIONS / f"{folder.name}.tsv.gz"
-    predict = recipe.prediction([folder], covered, output, "--with-input")
-    then = [predict] if covered.exists() else []
+    covered = f"{language}_covered-test.txt"
+    then = recipe.covered_predictions(arguments.data, covered, folder, "--with-input")
     return recipe.training_job(folder, CONFIG, words, [dev], then)
 
 

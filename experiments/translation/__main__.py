@@ -16,21 +16,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from .. import command, jobs, recipe, tables
+from .. import command, files, jobs, recipe, tables
 
 CONFIG = Path(__file__).with_name("config.yaml")
-ATTENTIONS: dict[str, Any] = {
-    "softmax": "softmax",
-    "sparsemax": "sparsemax",
-    "fusedmax": {"mapping": "fusedmax", "lam": 0.1},
-    "oscarmax": {"mapping": "oscarmax", "lam": 0.01},
-    "pnormmax": {"mapping": "pnormmax", "p": 1.5},
-}
+ATTENTIONS = ("softmax", "sparsemax", "fusedmax", "oscarmax", "pnormmax")
 ALPHAS = ("1", "1.5", "2")
 COVERED = {"de-en": "covered-test2016.de", "en-de": "covered-test2017.en"}
+MAX_WORDS = 12
+"""The most words of a sentence in a picture, so that it can be read."""
 LENGTH_POWER = 1.0
 """Of softmax outputs, whose search prefers short outputs: log-probability per token decides."""
 PAPER_NONZEROS = {"1": (24.25, 17993.0), "1.5": (5.55, 16.13), "2": (3.75, 7.55)}
@@ -53,13 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     shared = recipe.data_options("translation")
     several = recipe.training_options()
-    strength = argparse.ArgumentParser(add_help=False)
-    strength.add_argument(
-        "--gamma",
-        type=float,
-        default=1.0,
-        help="the strength of each attention's regularizer (default: 1; larger attends to more)",
-    )
+    strength = recipe.strength_options()
     run = commands.add_parser("run", parents=[shared, several], help="α of 1, 1.5 and 2")
     run.add_argument(
         "--directions", nargs="+", choices=("de-en", "en-de"), default=["de-en", "en-de"]
@@ -84,15 +75,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def attentions(gamma: float) -> dict[str, Any]:
     """The attention mappings by name, of that strength."""
-    if gamma == 1:
-        return ATTENTIONS
-    named = {name: {"mapping": name} if m == name else m for name, m in ATTENTIONS.items()}
-    return {name: {**m, "gamma": gamma} for name, m in named.items()}
-
-
-def _ending(gamma: float) -> str:
-    """Of the names of what has that strength."""
-    return "" if gamma == 1 else f"-gamma-{gamma:g}"
+    return {name: recipe.attention(name, gamma) for name in ATTENTIONS}
 
 
 def _files(data: Path, split: str, direction: str) -> dict[str, str]:
@@ -129,20 +112,10 @@ def _train(arguments: argparse.Namespace, models: dict[str, tuple[str, Any, Any]
                 training__seed=seed,
             )
             search = _length_power(output)
-            files = [*_files(arguments.data, "val", direction).values(), *search]
-            then = _prediction(arguments.data, folder, direction, search)
-            todo.append(recipe.training_job(folder, CONFIG, words, files, then))
+            val = _files(arguments.data, "val", direction).values()
+            then = recipe.covered_predictions(arguments.data, COVERED[direction], folder, *search)
+            todo.append(recipe.training_job(folder, CONFIG, words, [*val, *search], then))
     return 1 if jobs.run(todo, arguments.jobs) else 0
-
-
-def _prediction(data: Path, folder: Path, direction: str, search: list[str]) -> list[list[str]]:
-    """The command that translates the covered test, if the data have one."""
-    try:
-        covered = recipe.find(data, COVERED[direction])
-    except FileNotFoundError:
-        return []
-    output = folder.parent / "predictions" / f"{folder.name}.txt.gz"
-    return [recipe.prediction([folder], covered, output, *search)]
 
 
 def _rows(arguments: argparse.Namespace, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -199,7 +172,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _attention(arguments: argparse.Namespace) -> int:
-    gamma, ending = arguments.gamma, _ending(arguments.gamma)
+    gamma, ending = arguments.gamma, recipe.ending(arguments.gamma)
     models = {
         f"attention-{name}{ending}": ("de-en", mapping, "softmax")
         for name, mapping in attentions(gamma).items()
@@ -238,16 +211,18 @@ def _timing(arguments: argparse.Namespace) -> int:
 
 
 def _pictures(arguments: argparse.Namespace) -> int:
-    from .pictures import draw
+    from ..pictures import draw
 
-    sentences = _files(arguments.data, "val", "de-en")["source"]
-    ending = f"{_ending(arguments.gamma)}-0"
+    source = _files(arguments.data, "val", "de-en")["source"]
+    short = (line for line in files.lines(source) if 0 < len(line.split()) <= MAX_WORDS)
+    sentences = list(islice(short, arguments.sentences))
+    ending = f"{recipe.ending(arguments.gamma)}-0"
     trained = [arguments.output / f"attention-{name}{ending}" for name in ATTENTIONS]
     trained = [folder for folder in trained if folder.is_dir()]
     if not trained:
         raise FileNotFoundError(f"{arguments.output} holds no model; train some with `attention`.")
     for folder in trained:
-        for path in draw(folder, sentences, arguments.output / "pictures", arguments.sentences):
+        for path in draw(folder, sentences, arguments.output / "pictures"):
             print(path)
     return 0
 

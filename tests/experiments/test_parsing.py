@@ -123,7 +123,7 @@ def test_table(run, tmp_path, capsys):
     assert main(["table", str(run), "--output", str(tmp_path)]) == 0
     head, _, row = (line.split(" | ") for line in capsys.readouterr().out.splitlines())
     assert len(head) == len(row)
-    assert row[:6] == ["| toy", "margin_sparsemap", "1", "6", "100.00", "–"]
+    assert row[:7] == ["| toy", "margin_sparsemap", "0.005", "1", "6", "100.00", "–"]
     assert {path.name for path in tmp_path.iterdir()} == {"results.json", "table.md", "toy.png"}
 
 

@@ -1,28 +1,23 @@
-"""Attention of a trained model on validation sentences, as pictures."""
+"""Attention of a trained model on sentences, as pictures."""
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 
 from fenchel import plots
 from fenchel.seq2seq import decode, load
 
-from .. import command, files
-
-MAX_WORDS = 12
-"""The most words of a sentence, so that a picture can be read."""
+from . import command
 
 
-def draw(folder: Path, sentences: str, output: Path, count: int) -> list[Path]:
-    """Draws the attention of a model on the first short sentences of a file.
+def draw(folder: Path, texts: Sequence[str], output: Path) -> list[Path]:
+    """Draws the attention of a model on texts.
 
     Returns:
         The pictures' paths.
     """
     model = load(folder, command.device())
-    short = (line for line in files.lines(sentences) if 0 < len(line.split()) <= MAX_WORDS)
-    texts = list(islice(short, count))
     output.mkdir(parents=True, exist_ok=True)
     written = []
     for place, result in enumerate(decode([model], texts, attention=True, nbest=1)):
