@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
+import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 
@@ -27,6 +29,23 @@ def write_lines(path: Path, lines: Sequence[str]) -> None:
     content = "".join(f"{line}\n" for line in lines).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+
+
+def write_all(output: Path, contents: Mapping[str, bytes]) -> None:
+    """Writes files by name into a folder, or as an archive if the name ends in .tar.gz."""
+    if not output.name.endswith(".tar.gz"):
+        output.mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            write(output / name, content)
+        return
+    output.parent.mkdir(parents=True, exist_ok=True)
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        for name, content in sorted(contents.items()):
+            about = tarfile.TarInfo(name)
+            about.size = len(content)
+            archive.addfile(about, io.BytesIO(content))
+    write(output, gzip.compress(raw.getvalue(), mtime=0))
 
 
 def lines(path: str | Path) -> Iterator[str]:

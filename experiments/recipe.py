@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import jobs
+from . import jobs, tables
 
 ATTENTIONS: dict[str, dict[str, Any]] = {
     "softmax": {},
@@ -43,6 +43,9 @@ def training_options() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="a model for each")
     parser.add_argument("--jobs", type=int, default=1, help="models trained at once")
     parser.add_argument("--minutes", type=float, help="the most that each training may take")
+    parser.add_argument(
+        "--table-only", action="store_true", help="train nothing: write the table of what is there"
+    )
     return parser
 
 
@@ -88,25 +91,35 @@ def training_job(
     config: Path,
     words: Sequence[str],
     evaluated: Sequence[str],
-    then: Sequence[Sequence[str]] = (),
+    then: Mapping[Path, Sequence[str]] | None = None,
 ) -> jobs.Job:
-    """Trains a model, evaluates it, and does what comes then; nothing if it is evaluated already.
+    """Trains a model, evaluates it, and does what comes then; nothing if all that is done.
 
     Args:
         folder: of the model.
         config: the configuration file.
         words: overrides of its values.
         evaluated: files and options of `fenchel evaluate`.
-        then: commands that follow.
+        then: commands that follow, by the file that each writes.
     """
+    then = then or {}
     result = folder / EVALUATION
     train = ["fenchel", "train", "--quiet", str(config), *words, f"training.folder={folder}"]
     evaluate = ["fenchel", "evaluate", str(folder), *evaluated, "--json-to", str(result)]
-    commands = [] if result.exists() else [train, *then, evaluate]
+    is_done = all(path.exists() for path in (result, *then))
+    commands = [] if is_done else [train, evaluate, *then.values()]
     return jobs.Job(folder.name, commands, folder / "job.log")
 
 
-def covered_predictions(data: Path, name: str, model: Path, *options: str) -> list[list[str]]:
+def run(todo: Sequence[jobs.Job], arguments: argparse.Namespace) -> bool:
+    """Runs jobs as the options of training say, and returns whether all succeeded."""
+    if arguments.table_only:
+        return True
+    tables.machine(arguments.output)
+    return not jobs.run(todo, arguments.jobs)
+
+
+def covered_predictions(data: Path, name: str, model: Path, *options: str) -> dict[Path, list[str]]:
     """The command that predicts a covered test into `predictions`, beside the model's folder.
 
     Args:
@@ -118,10 +131,15 @@ def covered_predictions(data: Path, name: str, model: Path, *options: str) -> li
     try:
         covered = find(data, name)
     except FileNotFoundError:
-        return []
-    output = model.parent / "predictions" / f"{model.name}.txt.gz"
+        return {}
+    output = predictions(model, ".txt.gz")
     words = [str(model), "--input", covered, "--output", str(output), *options]
-    return [["experiments.predict", *words]]
+    return {output: ["experiments.predict", *words]}
+
+
+def predictions(model: Path, suffix: str) -> Path:
+    """Where the predictions of a model go: beside its folder."""
+    return model.parent / "predictions" / f"{model.name}{suffix}"
 
 
 def find(data: Path, name: str) -> str:

@@ -28,14 +28,32 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def write(folder: Path, name: str, text: str, results: Mapping[str, Any]) -> None:
     """Writes NAME.md and NAME.json, with the machine they were measured on."""
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    machine = {"gpu": gpu, "cpu": platform.machine(), "torch": torch.__version__}
-    folder.mkdir(parents=True, exist_ok=True)
-    page = f"{text}\n\nGPU: {gpu}; torch {torch.__version__}.\n"
-    figures = json.dumps({"machine": machine, **results}, ensure_ascii=False, indent=2) + "\n"
+    about = machine(folder)
+    hardware = f"GPU: {about['gpu']}" if about["gpu"] != "none" else f"CPU: {about['cpu']}"
+    page = f"{text}\n\n{hardware}; torch {about['torch']}.\n"
+    figures = json.dumps({"machine": about, **results}, ensure_ascii=False, indent=2) + "\n"
     files.write(folder / f"{name}.md", page.encode())
     files.write(folder / f"{name}.json", figures.encode())
     print(f"{text}\n\nAlso in {folder / name}.md and .json.")
+
+
+def machine(folder: Path) -> dict[str, str]:
+    """The machine on which the models of a folder are trained: that of the first call."""
+    path = folder / "machine.json"
+    if not path.exists():
+        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+        about = {"gpu": gpu, "cpu": processor(), "torch": torch.__version__}
+        folder.mkdir(parents=True, exist_ok=True)
+        files.write(path, (json.dumps(about, indent=1) + "\n").encode())
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def processor() -> str:
+    """The name of the processor."""
+    info = Path("/proc/cpuinfo")
+    text = info.read_text(encoding="utf-8") if info.exists() else ""
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def training(folder: Path) -> dict[str, float]:

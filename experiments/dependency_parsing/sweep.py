@@ -54,6 +54,7 @@ class Sweep:
         """
         todo = [(loss, lr, seed) for seed in self.tuning_seeds
                 for lr in self.rates for loss in self.losses]  # fmt: skip
+        chosen: dict[str, float] = {}
         while todo:
             self._train(todo)
             chosen = {loss: self._best_rate(loss) for loss in self.losses}

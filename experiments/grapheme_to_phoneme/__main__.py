@@ -5,7 +5,7 @@
 DATA is a folder with LANGUAGE_train.tsv, LANGUAGE_dev.tsv and LANGUAGE_covered-test.txt. `run`
 trains a model of each α (the same for attention and output) and seed, evaluates it on the dev
 words, predicts the covered test, and writes the table. What is trained or evaluated already is
-kept, so the same command goes on where it was stopped. `table` only writes the table.
+kept, so the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -48,11 +48,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     shared = [recipe.data_options("grapheme_to_phoneme"), recipe.training_options()]
-    for name, function in (("run", _run), ("table", _table)):
-        one = commands.add_parser(name, parents=shared)
-        one.add_argument("--languages", nargs="+", help="default: all that there are")
-        one.add_argument("--alphas", type=float, nargs="+", default=[1.0, 1.5])
-        one.set_defaults(run=function)
+    run = commands.add_parser("run", parents=shared, help="train, evaluate, predict, and the table")
+    run.add_argument("--languages", nargs="+", help="default: all that there are")
+    run.add_argument("--alphas", type=float, nargs="+", default=[1.0, 1.5])
+    run.set_defaults(run=_run)
     return parser
 
 
@@ -67,9 +66,9 @@ def _run(arguments: argparse.Namespace) -> int:
         for language in arguments.languages or languages(arguments.data)
         for alpha in arguments.alphas
     ]
-    failed = jobs.run(todo, arguments.jobs)
+    succeeded = recipe.run(todo, arguments)
     _table(arguments)
-    return 1 if failed else 0
+    return 0 if succeeded else 1
 
 
 def _job(arguments: argparse.Namespace, language: str, alpha: float, seed: int) -> jobs.Job:
@@ -88,7 +87,7 @@ def _job(arguments: argparse.Namespace, language: str, alpha: float, seed: int) 
     return recipe.training_job(folder, CONFIG, words, [dev], then)
 
 
-def _table(arguments: argparse.Namespace) -> int:
+def _table(arguments: argparse.Namespace) -> None:
     """Writes the table of all that has been evaluated."""
     results: list[dict[str, Any]] = []
     for language in arguments.languages or languages(arguments.data):
@@ -101,7 +100,6 @@ def _table(arguments: argparse.Namespace) -> int:
                 about = {"language": language, "alpha": alpha, "seed": seed}
                 results.append({**about, **found, "training": tables.training(folder)})
     tables.write(arguments.output, "results", table.page(results), {"results": results})
-    return 0
 
 
 if __name__ == "__main__":

@@ -14,13 +14,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fenchel.seq2seq import decode, load
+from fenchel.seq2seq import load
 
 from .. import command, files, jobs, recipe, tables
+from ..predict import best_texts
 from . import paper
 from .data import covered, languages, unpacked
 
@@ -61,7 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("data", type=Path)
     predict.add_argument("--model", type=Path, nargs="+", required=True, help="several: ensemble")
     predict.add_argument("--setting", choices=SETTINGS, default="medium")
-    predict.add_argument("--output", type=Path, required=True, help="a folder, made if missing")
+    predict.add_argument(
+        "--output", type=Path, required=True, help="a folder, or an archive .tar.gz"
+    )
     predict.add_argument("--beam", type=int, default=5)
     predict.add_argument("--batch-size", type=int, default=1024)
     predict.add_argument("--languages", nargs="+", help="default: all that there are")
@@ -100,22 +104,41 @@ def _run(arguments: argparse.Namespace) -> int:
                 "training.validate_every": VALIDATE_EVERY[arguments.setting],
             }
             words = recipe.overrides(values, arguments)
-            todo.append(recipe.training_job(folder, CONFIG, words, dev))
+            then = _prediction(arguments, folder, [folder])
+            todo.append(recipe.training_job(folder, CONFIG, words, dev, then))
         if len(folders) > 1:
             name = f"{arguments.setting}-{output:g}-{attention:g}-ensemble"
-            ensembles.append(_ensemble(arguments.output / name, folders, dev))
-    failed = jobs.run(todo, arguments.jobs) or jobs.run(ensembles, arguments.jobs)
+            ensemble = arguments.output / name
+            then = _prediction(arguments, ensemble, folders)
+            ensembles.append(_ensemble(ensemble, folders, dev, then))
+    succeeded = recipe.run(todo, arguments) and recipe.run(ensembles, arguments)
     _report(arguments)
-    return 1 if failed else 0
+    return 0 if succeeded else 1
 
 
-def _ensemble(folder: Path, models: list[Path], dev: list[str]) -> jobs.Job:
+def _prediction(
+    arguments: argparse.Namespace, folder: Path, models: list[Path]
+) -> dict[Path, list[str]]:
+    """The command that fills in the covered test files, by the archive that it writes."""
+    output = recipe.predictions(folder, ".tar.gz")
+    words = ["predict", str(arguments.data), "--setting", arguments.setting]
+    words += ["--output", str(output), "--model", *map(str, models)]
+    if arguments.languages:
+        words += ["--languages", *arguments.languages]
+    return {output: ["experiments.inflection", *words]}
+
+
+def _ensemble(
+    folder: Path, models: list[Path], dev: list[str], then: dict[Path, list[str]]
+) -> jobs.Job:
     """The evaluation of models together, unless that has been done."""
     result = folder / recipe.EVALUATION
     first, *others = map(str, models)
     more = [word for other in others for word in ("--ensemble", other)]
     evaluate = ["fenchel", "evaluate", first, *dev, *more, "--json-to", str(result)]
-    return jobs.Job(folder.name, [] if result.exists() else [evaluate], folder / "job.log")
+    is_done = all(path.exists() for path in (result, *then))
+    commands = [] if is_done else [evaluate, *then.values()]
+    return jobs.Job(folder.name, commands, folder / "job.log")
 
 
 def _report(arguments: argparse.Namespace) -> None:
@@ -162,21 +185,19 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _predict(arguments: argparse.Namespace) -> int:
-    data = unpacked(arguments.data, arguments.output / "data")
+    with tempfile.TemporaryDirectory() as folder:
+        data = unpacked(arguments.data, Path(folder))
+        chosen = arguments.languages or languages(data, arguments.setting)
+        sources = {name: covered(data, name) for name in chosen}
     models = [load(folder, command.device()) for folder in arguments.model]
-    chosen = arguments.languages or languages(data, arguments.setting)
-    sources = {name: covered(data, name) for name in chosen}
     texts = [text for name in chosen for text in sources[name]]
-    results = decode(models, texts, batch_size=arguments.batch_size, beam=arguments.beam)
-    best = (result.hypotheses[0].tokens if result.hypotheses else [] for result in results)
-    outputs = (models[0].target.decode(tokens) for tokens in best)
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    outputs = iter(best_texts(models, texts, batch_size=arguments.batch_size, beam=arguments.beam))
+    filled = {}
     for name in chosen:
-        lines = []
-        for text in sources[name]:
-            lemma, tags, _ = text.split("\t")
-            lines.append(f"{lemma}\t{next(outputs)}\t{tags}\n")
-        files.write(arguments.output / f"{name}-{arguments.setting}-out", "".join(lines).encode())
+        parts = (text.split("\t") for text in sources[name])
+        lines = (f"{lemma}\t{next(outputs)}\t{tags}\n" for lemma, tags, _ in parts)
+        filled[f"{name}-{arguments.setting}-out"] = "".join(lines).encode()
+    files.write_all(arguments.output, filled)
     print(f"{len(texts)} predictions for {len(chosen)} languages are in {arguments.output}.")
     return 0
 

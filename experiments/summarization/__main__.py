@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     shared = [recipe.data_options("summarization"), recipe.training_options()]
     shared.append(recipe.strength_options())
-    for name, function in (("run", _run), ("table", _table), ("pictures", _pictures)):
+    for name, function in (("run", _run), ("pictures", _pictures)):
         one = commands.add_parser(name, parents=shared)
         one.add_argument("--attentions", nargs="+", choices=ATTENTIONS, default=list(ATTENTIONS))
         one.set_defaults(run=function)
@@ -57,9 +57,9 @@ def _run(arguments: argparse.Namespace) -> int:
         for seed in arguments.seeds
         for attention in arguments.attentions
     ]
-    failed = jobs.run(todo, arguments.jobs)
+    succeeded = recipe.run(todo, arguments)
     _table(arguments)
-    return 1 if failed else 0
+    return 0 if succeeded else 1
 
 
 def _job(arguments: argparse.Namespace, attention: str, seed: int) -> jobs.Job:
@@ -77,7 +77,7 @@ def _job(arguments: argparse.Namespace, attention: str, seed: int) -> jobs.Job:
     return recipe.training_job(folder, CONFIG, words, [dev, *SEARCH], then)
 
 
-def _table(arguments: argparse.Namespace) -> int:
+def _table(arguments: argparse.Namespace) -> None:
     """Writes the table of all that has been evaluated."""
     results: list[dict[str, Any]] = []
     for attention in arguments.attentions:
@@ -89,7 +89,6 @@ def _table(arguments: argparse.Namespace) -> int:
                 results.append({**about, **found, "training": tables.training(folder)})
     name = f"results{recipe.ending(arguments.gamma)}"
     tables.write(arguments.output, name, table.page(results), {"results": results})
-    return 0
 
 
 def _pictures(arguments: argparse.Namespace) -> int:

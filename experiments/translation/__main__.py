@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from .. import command, files, jobs, recipe, tables
+from .. import command, files, recipe, tables
 
 CONFIG = Path(__file__).with_name("config.yaml")
 ATTENTIONS = ("softmax", "sparsemax", "fusedmax", "oscarmax", "pnormmax")
@@ -115,7 +115,7 @@ def _train(arguments: argparse.Namespace, models: dict[str, tuple[str, Any, Any]
             val = _files(arguments.data, "val", direction).values()
             then = recipe.covered_predictions(arguments.data, COVERED[direction], folder, *search)
             todo.append(recipe.training_job(folder, CONFIG, words, [*val, *search], then))
-    return 1 if jobs.run(todo, arguments.jobs) else 0
+    return 0 if recipe.run(todo, arguments) else 1
 
 
 def _rows(arguments: argparse.Namespace, names: Sequence[str]) -> list[dict[str, Any]]:

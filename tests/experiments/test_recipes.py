@@ -69,6 +69,8 @@ def test_the_inflection_recipe(
     assert result["languages"].keys() == {"old-verbs", "verbs"}
     assert result["training"]["epochs"] == 1
     assert "| 1.5 | 2 | 0 |" in (output / "results-low.md").read_text(encoding="utf-8")
+    with tarfile.open(output / "predictions" / "low-1.5-2-0.tar.gz") as archive:
+        assert archive.getnames() == ["old-verbs-low-out", "verbs-low-out"]
     model = str(output / "low-1.5-2-0")
     words = ["predict", str(shared_task), "--setting", "low", "--model", model, model]
     assert inflection.main([*words, "--output", str(tmp_path / "out")]) == 0
