@@ -30,6 +30,7 @@ MAX_WORDS = 12
 """The most words of a sentence in a picture, so that it can be read."""
 LENGTH_POWER = 1.0
 """Of softmax outputs, whose search prefers short outputs: log-probability per token decides."""
+SEARCH = "A beam of 5; outputs of softmax are ranked by log-probability per token, others by probability."
 PAPER_NONZEROS = {"1": (24.25, 17993.0), "1.5": (5.55, 16.13), "2": (3.75, 7.55)}
 """Attended source words and possible target words on IWSLT 2017 German to English (Table 3)."""
 PAPER_TIMES = {"sparsemax": 1.15, "fusedmax": 1.54, "oscarmax": 1.71, "pnormmax": 3.54}
@@ -164,7 +165,8 @@ def _run(arguments: argparse.Namespace) -> int:
     columns = ("direction", "α", *COLUMNS, "paper's attention nonzeros", "paper's output nonzeros")
     title = (
         "# Translation of Multi30k, validation set, the same α for attention and output\n\n"
-        "The paper's nonzeros are of another corpus, IWSLT 2017, with a vocabulary of 17993.\n\n"
+        "The paper's nonzeros are of another corpus, IWSLT 2017, with a vocabulary of 17993. "
+        f"{SEARCH}\n\n"
     )
     text = title + tables.markdown(columns, cells)
     tables.write(arguments.output, "results-alpha", text, {"results": rows})
@@ -183,7 +185,7 @@ def _attention(arguments: argparse.Namespace) -> int:
     cells = [[names[row["model"]], *_cells(row)] for row in rows]
     title = (
         "# German to English, validation set, a softmax output and several attentions, "
-        f"γ = {gamma:g}\n\n"
+        f"γ = {gamma:g}\n\n{SEARCH}\n\n"
     )
     text = title + tables.markdown(("attention", *COLUMNS), cells)
     tables.write(arguments.output, f"results-attention{ending}", text, {"results": rows})
