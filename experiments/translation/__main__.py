@@ -30,7 +30,9 @@ MAX_WORDS = 12
 """The most words of a sentence in a picture, so that it can be read."""
 LENGTH_POWER = 1.0
 """Of softmax outputs, whose search prefers short outputs: log-probability per token decides."""
-SEARCH = "A beam of 5; outputs of softmax are ranked by log-probability per token, others by probability."
+SEARCH = (
+    "A beam of 5; softmax outputs are ranked by log-probability per token, others by probability."
+)
 PAPER_NONZEROS = {"1": (24.25, 17993.0), "1.5": (5.55, 16.13), "2": (3.75, 7.55)}
 """Attended source words and possible target words on IWSLT 2017 German to English (Table 3)."""
 PAPER_TIMES = {"sparsemax": 1.15, "fusedmax": 1.54, "oscarmax": 1.71, "pnormmax": 3.54}
