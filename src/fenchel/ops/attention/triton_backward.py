@@ -1,7 +1,8 @@
 """The backward kernel of the queries: scores are computed anew from the states of the rows.
 
 With w = p^(2−α) on the support, the gradient of a score is w (dp − Σ w dp / Σ w)/γ. One pass over
-the tiles does: it sums with a guess of the mean, and with w alone for what the guess lacks.
+the tiles does: the mean comes from the values' mean under w, where that is kept. Else the pass sums
+with a guess of the mean, and with w alone for what the guess lacks.
 """
 
 import triton
@@ -104,22 +105,25 @@ def add_all(one, other):
 
 
 @triton.jit
-def add_pair(pair, b_dz, b_w, b_x):
-    """Σ dz x and Σ w x with one more tile."""
-    return pair[0] + tl.sum(b_dz * b_x, 1), pair[1] + tl.sum(b_w * b_x, 1)
+def add_pair(pair, b_dz, b_w, b_x, IS_EXACT: tl.constexpr):
+    """Σ dz x, and unless the mean is exact Σ w x, with one more tile."""
+    other = pair[1] if IS_EXACT else pair[1] + tl.sum(b_w * b_x, 1)
+    return pair[0] + tl.sum(b_dz * b_x, 1), other
 
 
 @triton.jit
 def gradient_tile(
     sums, by_gamma, by_scale, by_slope, by_alpha, guess, b_query, b_grad, tile, keys, values,
     rows, solution, noise, softcap,
-    NEEDS: tl.constexpr, EDGE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr,
-    D: tl.constexpr, E: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    NEEDS: tl.constexpr, IS_EXACT: tl.constexpr, EDGE: tl.constexpr, KIND: tl.constexpr,
+    FEATURES: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+    BE: tl.constexpr,
 ):  # fmt: skip
     """What makes up the gradients of the queries and of the rows' parameters, with one more tile.
 
-    The mean of dp under w is known only after all tiles. So each sum over dz = w (dp − guess)
-    comes with the same one over w, which `attention_backward_query_kernel` subtracts.
+    Unless the guess is exact, the mean of dp under w is known only after all tiles. So each sum
+    over dz = w (dp − guess) comes with the same one over w, which
+    `attention_backward_query_kernel` subtracts.
     """
     b_t, b_p, b_w, b_dp, b_dot, b_steepness, b_key = query_tile(
         b_query, b_grad, tile, keys, values, rows, solution, noise, softcap,
@@ -130,16 +134,19 @@ def gradient_tile(
         b_dz = tl.where(b_t == -float("inf"), 0.0, b_dz)
     b_sum, b_other, gap, mass = sums
     b_sum = dot((b_dz * b_steepness).to(b_key.dtype), b_key, b_sum)
-    b_other = dot((b_w * b_steepness).to(b_key.dtype), b_key, b_other)
-    sums = (b_sum, b_other, gap + tl.sum(b_dz, 1), mass + tl.sum(b_w, 1))
+    if not IS_EXACT:
+        b_other = dot((b_w * b_steepness).to(b_key.dtype), b_key, b_other)
+        gap, mass = gap + tl.sum(b_dz, 1), mass + tl.sum(b_w, 1)
+    sums = (b_sum, b_other, gap, mass)
     if GAMMA & NEEDS:
         b_x = tl.where(b_w > 0, b_t + solution[0], 0.0)
-        by_gamma = add_pair(by_gamma, b_dz, b_w, b_x)
+        by_gamma = add_pair(by_gamma, b_dz, b_w, b_x, IS_EXACT)
     if SCALE & NEEDS:
-        by_scale = add_pair(by_scale, b_dz, b_w, b_steepness * b_dot)
+        by_scale = add_pair(by_scale, b_dz, b_w, b_steepness * b_dot, IS_EXACT)
     if SLOPE & NEEDS:
         o_key = tile * BN + tl.arange(0, BN)[None, :]
-        by_slope = add_pair(by_slope, b_dz, b_w, tl.abs(rows[3] - o_key).to(tl.float32))
+        b_x = tl.abs(rows[3] - o_key).to(tl.float32)
+        by_slope = add_pair(by_slope, b_dz, b_w, b_x, IS_EXACT)
     if ALPHA & NEEDS:
         by_alpha = add_all(by_alpha, alpha_sums(b_p, b_dp, solution[3] - 1))
     return sums, by_gamma, by_scale, by_slope, by_alpha
@@ -148,19 +155,22 @@ def gradient_tile(
 @triton.jit
 def attention_backward_query_kernel(
     p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed, p_grad, p_state,
-    p_output, p_mean, p_query_grad, p_rows_grad, p_dense, alpha, gamma, scale, softcap, dropout,
+    p_output, p_value_mean, p_mean, p_query_grad, p_rows_grad, p_dense,
+    alpha, gamma, scale, softcap, dropout,
     heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
     value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, grad_b, grad_h, grad_t,
-    NEEDS: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr,
-    E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    NEEDS: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, CLASS: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+    BE: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of BM queries of one head and of their parameters, and Σ w dp / Σ w."""
+    """The gradients of BM queries of one head and of their parameters, and Σ w dp / Σ w; with
+    `p_value_mean` that of the values, less the output, is known."""
     blocks = tl.cdiv(T, BM)
     block = blocks - 1 - tl.program_id(0) % blocks
     h = (tl.program_id(0) // blocks % heads).to(tl.int64)
     b = (tl.program_id(0) // blocks // heads).to(tl.int64)
     g = h // (heads // groups)
-    if not is_chosen(p_dense, (b * heads + h) * tl.cdiv(T, BLOCK) + block * BM // BLOCK):
+    if not is_chosen(p_dense, (b * heads + h) * tl.cdiv(T, BLOCK) + block * BM // BLOCK, CLASS):
         return
     o_t = tl.minimum(block * BM + tl.arange(0, BM), T - 1)
     o_row = (b * heads + h) * T + o_t
@@ -198,9 +208,12 @@ def attention_backward_query_kernel(
         b_p, b_w = weights_tile(
             b_sink - top[:, None], base[:, None], rest[:, None], b_alpha[:, None], KIND
         )
-    # Σ p dp; it is near the mean of dp under w, so differences keep their digits.
-    b_output = load_row_tile(p_output, o_row, E, E, BE)
-    guess = tl.sum(b_grad.to(tl.float32) * b_output.to(tl.float32), 1)
+    # Σ p dp is near the mean of dp under w, so differences keep their digits.
+    IS_EXACT: tl.constexpr = p_value_mean is not None
+    b_output = load_row_tile(p_output, o_row, E, E, BE).to(tl.float32)
+    if IS_EXACT:
+        b_output += load_row_tile(p_value_mean, o_row, E, E, BE).to(tl.float32)
+    guess = tl.sum(b_grad.to(tl.float32) * b_output, 1)
     guess = tl.where(tl.abs(guess) < float("inf"), guess, 0.0)
 
     b_zero = tl.zeros([BM, BD], tl.float32)
@@ -212,16 +225,18 @@ def attention_backward_query_kernel(
         sums, by_gamma, by_scale, by_slope, by_alpha = gradient_tile(
             sums, by_gamma, by_scale, by_slope, by_alpha, guess, b_query, b_grad, i, keys,
             values, rows, solution, noise, softcap,
-            NEEDS, False, KIND, FEATURES, D, E, BN, BD, BE,
+            NEEDS, IS_EXACT, False, KIND, FEATURES, D, E, BN, BD, BE,
         )  # fmt: skip
     for i in range(edges):
         sums, by_gamma, by_scale, by_slope, by_alpha = gradient_tile(
             sums, by_gamma, by_scale, by_slope, by_alpha, guess, b_query, b_grad,
             edge_tile(i, begin, before, inner_end), keys, values, rows, solution, noise, softcap,
-            NEEDS, True, KIND, FEATURES, D, E, BN, BD, BE,
+            NEEDS, IS_EXACT, True, KIND, FEATURES, D, E, BN, BD, BE,
         )  # fmt: skip
     b_sum, b_other, gap, mass = sums
-    lack = gap / tl.where(mass > 0, mass, 1.0) + 0 * top  # NaN if the row is
+    lack = 0 * top  # NaN if the row is
+    if not IS_EXACT:
+        lack += gap / tl.where(mass > 0, mass, 1.0)
     mean = guess + lack
     b_sum -= lack[:, None] * b_other
     m_row = block * BM + tl.arange(0, BM) < T

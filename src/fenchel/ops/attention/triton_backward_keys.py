@@ -81,15 +81,15 @@ def attention_backward_key_kernel(
     p_mean, p_key_grad, p_value_grad, p_whole, alpha, gamma, scale, softcap, dropout,
     heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
     value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, grad_b, grad_h, grad_t,
-    KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    KIND: tl.constexpr, FEATURES: tl.constexpr, CLASS: tl.constexpr, D: tl.constexpr,
+    E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """The gradients of BN keys and values of one group, from all of its heads."""
     blocks = tl.cdiv(S, BN)
     block = tl.program_id(0) % blocks
     g = (tl.program_id(0) // blocks % groups).to(tl.int64)
     b = (tl.program_id(0) // blocks // groups).to(tl.int64)
-    if not is_chosen(p_whole, b * groups + g):
+    if not is_chosen(p_whole, b * groups + g, CLASS):
         return
     p_starts += b * starts_b
     p_stops += b * stops_b

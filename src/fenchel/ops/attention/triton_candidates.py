@@ -12,7 +12,7 @@ In the backward pass `list_queries_kernel` lists the queries that give weight to
 import triton
 import triton.language as tl
 
-from .._triton.root import expm1_over, larger, row_max
+from .._triton.root import larger, row_max
 from .triton_scores import (
     RESCALED,
     SINKS,
@@ -26,10 +26,9 @@ from .triton_scores import (
     narrow_dot,
     scores_tile,
 )
-from .triton_threshold import merge_moments, moments
+from .triton_threshold import NARROW, merge_moments, moments, newton
 
-WIDE = tl.constexpr(4096)
-"""Keys from which on a wide support means more candidates than a list takes."""
+_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 WORDS = tl.constexpr(4)
 """Words of 32 bits for a tile of 128 keys."""
 
@@ -74,11 +73,12 @@ def bound_kernel(
     value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, norms,
     KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, R: tl.constexpr,
-    NORMS: tl.constexpr, STEPS: tl.constexpr,
+    NORMS: tl.constexpr, STEPS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The largest x of each query, a base that is at least the true one, and the z that a candidate
-    exceeds. A group is unfit if a query has no finite largest score, or α > 2, or a factor ≤ 0, or
-    so many classes above its bound that it would have too many candidates."""
+    exceeds. A group is unfit if a query has no finite largest score, or from WIDE keys on so many
+    classes above its bound that it would have too many candidates; and in the second class if α is
+    not between NARROW and 2, or a factor ≤ 0."""
     blocks = tl.cdiv(T, BM)
     block = blocks - 1 - tl.program_id(0) % blocks  # the longest first, if causal
     h = (tl.program_id(0) // blocks % heads).to(tl.int64)
@@ -117,7 +117,8 @@ def bound_kernel(
     peak = row_max(b_most)  # z
     top = larger(peak * factor, b_sink)
     is_empty = top == -float("inf")
-    is_fit = ((tl.abs(top) < float("inf")) | is_empty) & (factor > 0) & (b_alpha <= 2)
+    is_finite = tl.abs(top) < float("inf")
+    is_plain = (factor > 0) & (b_alpha <= 2) & (b_alpha >= NARROW)
     b_x = tl.fma(b_most, tl.broadcast_to(factor[:, None], b_most.shape), -top[:, None])
     b_sink = (b_sink - top)[:, None]
     base = tl.full([BM], 1.0, tl.float32)
@@ -128,13 +129,11 @@ def bound_kernel(
             moments(b_sink, base, zero, b_alpha, KIND),
             KIND,
         )
-        # Newton's step for the root of order 1/(α−1) of the sum: it is convex.
-        log = (b_alpha - 1) * tl.log(total)
-        base -= larger(total / slope * log * expm1_over(-log), zero)
+        base -= larger(newton(total, slope, b_alpha), zero)
     slack = 1e-5 + 1e-6 / (b_alpha - 1)  # for what the steps round
     base = tl.where(is_empty, 0.0, tl.minimum(base * (1 + slack) + 1e-6, 1.0))
     is_wide = tl.sum((b_x + base[:, None] > 0).to(tl.int32), 1) >= BN // 8 * 7
-    is_fit = is_fit & ~(is_wide & (S >= WIDE))
+    is_fit = (is_finite | is_empty) & is_plain & ~(is_wide & (S >= WIDE))
 
     # Two kernels may round a product differently.
     o_norm = tl.arange(0, NORMS)
@@ -151,7 +150,8 @@ def bound_kernel(
     tl.store(p_state + o_row, top, mask=m_row)
     tl.store(p_state + n + o_row, base, mask=m_row)
     tl.store(p_limit + o_row, limit, mask=m_row)
-    unfit = tl.max(tl.reshape((~is_fit).to(tl.int32), [BM // R, R]), 1)
+    unfit = (~is_fit).to(tl.int32) + (~is_plain & ~is_empty).to(tl.int32)
+    unfit = tl.max(tl.reshape(unfit, [BM // R, R]), 1)
     o_group = block * (BM // R) + tl.arange(0, BM // R)
     p_unfit += (b * heads + h) * tl.cdiv(T, R)
     tl.store(p_unfit + o_group, unfit, mask=o_group * R < T)
@@ -162,17 +162,45 @@ def _or(a, b):
     return a | b
 
 
-@triton.jit
-def marks_of(b_z, limit, BM: tl.constexpr, BN: tl.constexpr):
-    """The marks of a tile as words (BM, 4): bit 2 (j div 8) + j mod 2 of word (j div 2) mod 4.
+_SIGNS = tl.constexpr(
+    "{ .reg .b32 d; mov.b32 $0, 0; "
+    + " ".join(f"sub.f32 d, $33, ${i}; shf.l.wrap.b32 $0, d, $0, 1;" for i in range(32, 0, -1))
+    + " }"
+)
+"""Bit i is the sign of the last number less the i-th of 32."""
+_SIGNS_TYPES = tl.constexpr("=&r," + ",".join(33 * "f"))
 
-    On the tensor cores' layout a lane holds all the bits of its words.
+
+@triton.jit
+def halve(xs, N: tl.constexpr):
+    """Blocks (..., N) as twice as many of half the size; the first entries of all keep order."""
+    even, odd = (), ()
+    for i in tl.static_range(len(xs)):
+        b_even, b_odd = tl.split(tl.reshape(xs[i], [xs[i].shape[0], 4, N // 2, 2]))
+        even, odd = even + (b_even,), odd + (b_odd,)  # noqa: RUF005  Triton has no unpacking
+    return even + odd
+
+
+@triton.jit
+def marks_of(b_z, limit, BM: tl.constexpr):
+    """The marks of a tile of 128 keys as words (BM, 4): bit 2 (j div 8) + j mod 2 of word
+    (j div 2) mod 4.
+
+    On the tensor cores' layout a lane holds all the bits of its words, and a bit takes it a
+    subtraction and a shift.
     """
-    o = tl.arange(0, BN)
-    bit = 1 << (o // 8 * 2 + o % 2)
-    b_bit = tl.where(b_z > limit[:, None], bit[None, :], 0)
-    b_bit = tl.permute(tl.reshape(b_bit, [BM, BN // 8, 4, 2]), [0, 2, 1, 3])
-    return tl.sum(tl.reshape(b_bit, [BM, 4, BN // 4]), 2)
+    b_z = tl.permute(tl.reshape(b_z, [BM, 16, 4, 2]), [0, 2, 1, 3])
+    b_z = tl.reshape(b_z, [BM, 4, 32])
+    if _INTERPRETED:
+        b_bit = tl.where(b_z > limit[:, None, None], 1 << tl.arange(0, 32)[None, None, :], 0)
+        return tl.sum(b_bit, 2)
+    else:
+        xs = halve(halve(halve(halve(halve((b_z,), 32), 16), 8), 4), 2)
+        xs = xs + (tl.broadcast_to(limit[:, None, None], [BM, 4, 1]),)  # noqa: RUF005
+        b_word = tl.inline_asm_elementwise(
+            _SIGNS, _SIGNS_TYPES, xs, dtype=tl.int32, is_pure=True, pack=1
+        )
+        return tl.reshape(b_word, [BM, 4])
 
 
 @triton.jit
@@ -183,7 +211,6 @@ def mark_kernel(
     value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, first_head, words,
     KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, R: tl.constexpr,
-    SLOTS: tl.constexpr,
 ):  # fmt: skip
     """Marks each key whose z exceeds the limit of a query of the group, in words (groups, words) of
     each head from `first_head` on; not of unfit groups alone."""
@@ -214,29 +241,32 @@ def mark_kernel(
     m_group = (o_group * R < T)[:, None]
     p_bits += (head.to(tl.int64) * tl.cdiv(T, R) + o_group)[:, None] * words
     inner, inner_end, begin, before, edges = ranges
-    # Words of several tiles are stored together.
-    o_slot = tl.arange(0, SLOTS)[None, None, :]
-    o_words = tl.arange(0, SLOTS * WORDS)[None, :]
-    b_slots = tl.zeros([BM, WORDS, SLOTS], tl.int32)
+    # Words of four tiles are stored together.
+    o_words = tl.arange(0, 4 * WORDS)[None, :]
+    b_zero = tl.zeros([BM, WORDS], tl.int32)
+    b_0, b_1, b_2, b_3 = b_zero, b_zero, b_zero, b_zero
     for i in range(inner, inner_end):
         b_z = hidden_tile(b_query, i, keys, rows, softcap, False, FEATURES, D, BN, BD)
-        b_slots = tl.where(
-            o_slot == (i - inner) % SLOTS, marks_of(b_z, limit, BM, BN)[:, :, None], b_slots
-        )
-        if ((i - inner) % SLOTS == SLOTS - 1) | (i == inner_end - 1):
-            b_words = tl.reduce(tl.reshape(b_slots, [BM // R, R, WORDS, SLOTS]), 1, _or)
-            b_words = tl.reshape(tl.permute(b_words, [0, 2, 1]), [BM // R, SLOTS * WORDS])
-            first = i - (i - inner) % SLOTS
+        b_word, place = marks_of(b_z, limit, BM), (i - inner) % 4
+        b_0 = tl.where(place == 0, b_word, b_0)
+        b_1 = tl.where(place == 1, b_word, b_1)
+        b_2 = tl.where(place == 2, b_word, b_2)
+        b_3 = tl.where(place == 3, b_word, b_3)
+        if (place == 3) | (i == inner_end - 1):
+            b_words = tl.join(tl.join(b_0, b_2), tl.join(b_1, b_3))
+            b_words = tl.reshape(b_words, [BM // R, R, WORDS, 4])
+            b_words = tl.permute(tl.reduce(b_words, 1, _or), [0, 2, 1])
+            o = (i - place) * WORDS + o_words
             tl.store(
-                p_bits + first * WORDS + o_words,
-                b_words,
-                mask=m_group & (first * WORDS + o_words < inner_end * WORDS),
+                p_bits + o,
+                tl.reshape(b_words, [BM // R, 4 * WORDS]),
+                mask=m_group & (o < inner_end * WORDS),
             )
     o_one = tl.arange(0, WORDS)[None, :]
     for i in range(edges):
         tile = edge_tile(i, begin, before, inner_end)
         b_z = hidden_tile(b_query, tile, keys, rows, softcap, True, FEATURES, D, BN, BD)
-        b_words = tl.reduce(tl.reshape(marks_of(b_z, limit, BM, BN), [BM // R, R, 4]), 1, _or)
+        b_words = tl.reduce(tl.reshape(marks_of(b_z, limit, BM), [BM // R, R, 4]), 1, _or)
         tl.store(p_bits + tile * WORDS + o_one, b_words, mask=m_group)
 
 
@@ -270,7 +300,8 @@ def list_kernel(
     groups, words, first_head, cap, R: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
     """The places of the marks of each group of R queries in p_list (heads, groups, cap), and how
-    many they are; more than `cap` if the group is unfit. Words lie (groups, words) in each head
+    many they are: cap + 1 if there is no room for them or the group is unfit, and twice that if it
+    is so in the second class. Words lie (groups, words) in each head
     from `first_head` on."""
     g, head = tl.program_id(0), tl.program_id(1)
     z = (first_head + head).to(tl.int64)
@@ -279,7 +310,7 @@ def list_kernel(
     last = tl.load(p_stops + z // heads * stops_b + tl.minimum(g * R + R, T) - 1)
     last = tl.cdiv(last, 128) * WORDS
     unfit = tl.load(p_unfit + z * groups + g)
-    total = unfit * (cap + 1)
+    total = 0
     last = tl.where(unfit > 0, first, last)
     p_list += (z * groups + g) * cap
     for c in range(first, last, W):
@@ -288,7 +319,8 @@ def list_kernel(
         b_count = count_bits(b_word)
         store_marks(p_list, b_word, total + tl.cumsum(b_count, 0) - b_count, o, cap, False)
         total += tl.sum(b_count, 0)
-    tl.store(p_count + z * groups + g, total)
+    total = tl.minimum(total, cap + 1)
+    tl.store(p_count + z * groups + g, tl.where(unfit > 0, unfit * (cap + 1), total))
 
 
 @triton.jit
@@ -339,19 +371,22 @@ def choose_kernel(
     Where more than an eighth of the blocks that share keys are dense, all of them become so.
 
     Writes for each head which blocks are dense and how many, and for each group of heads whether it
-    is dense as a whole. The count of each group in a dense block becomes more than `cap`.
+    is dense as a whole: 1, or 2 if a group of queries is unfit in the second class. The count of
+    each group in a dense block becomes more than `cap`.
     """
     z = tl.program_id(0).to(tl.int64)
     rep = heads // groups
     row_groups, blocks = tl.cdiv(T, R), tl.cdiv(T, BM)
     o_part = tl.arange(0, BM // R)[None, :]
-    total = 0
+    total, largest = 0, 0
     for head in range(z * rep, z * rep + rep):
         for c in range(0, blocks, W):
             o = (c + tl.arange(0, W))[:, None] * (BM // R) + o_part
             b_count = tl.load(p_count + head * row_groups + o, mask=o < row_groups, other=0)
-            total += tl.sum((tl.max(b_count, 1) > cap).to(tl.int32), 0)
-    whole = (total * 8 > blocks * rep).to(tl.int32)
+            b_most = tl.max(b_count, 1)
+            total += tl.sum((b_most > cap).to(tl.int32), 0)
+            largest = tl.maximum(largest, tl.max(b_most, 0))
+    whole = (total * 8 > blocks * rep).to(tl.int32) * tl.where(largest > cap + 1, 2, 1)
     tl.store(p_whole + z, whole)
     tl.debug_barrier()
     for head in range(z * rep, z * rep + rep):
@@ -361,10 +396,11 @@ def choose_kernel(
             m_block = o_block < blocks
             o = o_block[:, None] * (BM // R) + o_part
             b_count = tl.load(p_count + head * row_groups + o, mask=o < row_groups, other=0)
-            b_dense = ((tl.max(b_count, 1) > cap) | (whole > 0)).to(tl.int32)
+            b_most = tl.max(b_count, 1)
+            b_dense = ((b_most > cap) | (whole > 0)).to(tl.int32) + (b_most > cap + 1).to(tl.int32)
             b_dense = tl.where(m_block, b_dense, 0)
             tl.store(p_dense + head * blocks + o_block, b_dense, mask=m_block)
-            found += tl.sum(b_dense, 0)
+            found += tl.sum((b_dense > 0).to(tl.int32), 0)
             m_group = (b_dense > 0)[:, None] & (o < row_groups)
             tl.store(p_count + head * row_groups + o, cap + 1, mask=m_group)
         tl.store(p_dense_count + head, found)

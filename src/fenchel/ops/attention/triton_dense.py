@@ -3,6 +3,7 @@
 The functions add their launches to others.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,8 @@ from .triton_backward import attention_backward_query_kernel
 from .triton_backward_keys import attention_backward_key_kernel
 from .triton_forward import attention_forward_kernel
 from .triton_problem import Problem
-from .triton_threshold import ANY
+from .triton_scores import PER_ROW
+from .triton_threshold import ANY, NARROW
 
 
 class Tiles(NamedTuple):
@@ -35,7 +37,7 @@ class Tiles(NamedTuple):
 
 _TILES = {
     "forward": {
-        2: {64: Tiles(128, 64, 8, 3, 128), 128: Tiles(128, 64, 8, 2), 256: Tiles(64, 32, 4, 2)},
+        2: {64: Tiles(128, 64, 8, 3), 128: Tiles(128, 64, 8, 2), 256: Tiles(64, 32, 4, 2)},
         4: {64: Tiles(64, 32, 8, 2), 128: Tiles(32, 32, 8, 2), 256: Tiles(32, 32, 16, 2)},
     },
     "query": {
@@ -50,11 +52,35 @@ _TILES = {
 """For each kernel, by the bytes of an entry and the widest head."""
 
 
-def choose_tiles(kernel: str, problem: Problem) -> Tiles:
+class Variant(NamedTuple):
+    """A kernel for the blocks of a class, or for all of them if it is 0."""
+
+    block_class: int
+    kind: int
+    is_started: bool
+    """Whether `bound_kernel` found a threshold to start from."""
+
+
+def variants(problem: Problem, has_flags: bool) -> Iterator[Variant]:
+    """The kernels that do all dense blocks. With parameters of the rows a second one does those
+    that a bound does not suit, as flags tell."""
+    kind = problem.constants["KIND"]
+    if not has_flags:
+        yield Variant(0, kind, False)
+    elif problem.constants["FEATURES"] & PER_ROW.value:
+        yield Variant(1, problem.half_kind, True)
+        yield Variant(2, kind, False)
+    else:
+        alpha, _, scale, *_ = problem.numbers
+        is_plain = NARROW.value <= alpha <= 2 and scale > 0
+        yield Variant(0, problem.half_kind if is_plain else kind, is_plain)
+
+
+def choose_tiles(kernel: str, problem: Problem, kind: int) -> Tiles:
     """The tiles of the kernel of that name; with features it takes any registers."""
     width = max(64, triton.next_power_of_2(problem.widest))
     tiles = _TILES[kernel][problem.query.dtype.itemsize][width]
-    if problem.constants["FEATURES"] or problem.constants["KIND"] == ANY.value:
+    if problem.constants["FEATURES"] or kind == ANY.value:
         return tiles._replace(registers=None)
     return tiles
 
@@ -66,34 +92,41 @@ def tolerance(dtype: torch.dtype) -> float:
 
 def dense_forward(
     launches: Launches, problem: Problem, output: Tensor, tau: Tensor, state: Tensor,
-    dense: Tensor | None = None, tiles: Tiles | None = None,
+    dense: Tensor | None = None, means: Tensor | None = None, tiles: Tiles | None = None,
 ) -> None:  # fmt: skip
-    """Output, thresholds and states, with flags only of the blocks that are dense."""
-    of = tiles or choose_tiles("forward", problem)
-    grid = (triton.cdiv(problem.queries, of.queries) * problem.all_heads,)
-    launches.add(
-        problem.launcher(
-            attention_forward_kernel, **of.options(), TOLERANCE=tolerance(output.dtype)
-        ),
-        grid, *problem.vectors, *problem.pointers, output, tau, state, dense, *problem.numbers,
-        *problem.sizes,
-    )  # fmt: skip
+    """Output, thresholds and states, and means if there is room for them, with flags only of the
+    blocks that are dense."""
+    for block_class, kind, is_started in variants(problem, dense is not None):
+        of = tiles or choose_tiles("forward", problem, kind)
+        grid = (triton.cdiv(problem.queries, of.queries) * problem.all_heads,)
+        launches.add(
+            problem.launcher(
+                attention_forward_kernel, **of.options(), TOLERANCE=tolerance(output.dtype),
+                KIND=kind, CLASS=block_class, STARTED=is_started,
+            ),
+            grid, *problem.vectors, *problem.pointers, output, tau, state, means, dense,
+            *problem.numbers, *problem.sizes,
+        )  # fmt: skip
 
 
 def dense_backward_queries(
     launches: Launches, problem: Problem, grad: Tensor, output: Tensor, state: Tensor,
     mean: Tensor, query_grad: Tensor, rows: Tensor, needs: int, dense: Tensor | None = None,
-    tiles: Tiles | None = None,
+    means: Tensor | None = None, tiles: Tiles | None = None,
 ) -> None:  # fmt: skip
     """The gradients of the queries and of their parameters, and the means Σ w dp / Σ w."""
-    of = tiles or choose_tiles("query", problem)
-    grid = (triton.cdiv(problem.queries, of.queries) * problem.all_heads,)
-    launches.add(
-        problem.launcher(attention_backward_query_kernel, **of.options(), NEEDS=needs),
-        grid, *problem.vectors, *problem.pointers, grad, state, output, mean, query_grad, rows,
-        dense,
-        *problem.numbers, *problem.sizes, *grad.stride()[:3],
-    )  # fmt: skip
+    for block_class, kind, _ in variants(problem, dense is not None):
+        of = tiles or choose_tiles("query", problem, kind)
+        grid = (triton.cdiv(problem.queries, of.queries) * problem.all_heads,)
+        launches.add(
+            problem.launcher(
+                attention_backward_query_kernel, **of.options(),
+                NEEDS=needs, KIND=kind, CLASS=block_class,
+            ),
+            grid, *problem.vectors, *problem.pointers, grad, state, output,
+            None if kind == ANY.value else means, mean, query_grad, rows, dense,
+            *problem.numbers, *problem.sizes, *grad.stride()[:3],
+        )  # fmt: skip
 
 
 def dense_backward_keys(
@@ -102,10 +135,13 @@ def dense_backward_keys(
     tiles: Tiles | None = None,
 ) -> None:  # fmt: skip
     """The gradients of keys and values, with flags only of groups that are dense."""
-    of = tiles or choose_tiles("key", problem)
-    grid = (triton.cdiv(problem.keys, of.keys) * problem.batch * problem.groups,)
-    launches.add(
-        problem.launcher(attention_backward_key_kernel, **of.options()),
-        grid, *problem.vectors, *problem.pointers, grad, state, mean, key_grad, value_grad, whole,
-        *problem.numbers, *problem.sizes, *grad.stride()[:3],
-    )  # fmt: skip
+    for block_class, kind, _ in variants(problem, whole is not None):
+        of = tiles or choose_tiles("key", problem, kind)
+        grid = (triton.cdiv(problem.keys, of.keys) * problem.batch * problem.groups,)
+        launches.add(
+            problem.launcher(
+                attention_backward_key_kernel, **of.options(), KIND=kind, CLASS=block_class
+            ),
+            grid, *problem.vectors, *problem.pointers, grad, state, mean, key_grad, value_grad,
+            whole, *problem.numbers, *problem.sizes, *grad.stride()[:3],
+        )  # fmt: skip

@@ -1,11 +1,13 @@
 """The forward kernel of fused attention: scores are computed anew in every pass, and never stored.
 
-1. The first pass keeps the two largest scores of each column of tiles. These alone have a threshold
-   that is at most that of the row, and close to it.
-2. Each further pass sums over the complete rows and moves their thresholds. It is the last one if
-   every row of the block is certain to sum to 1 up to TOLERANCE, which the output cannot show. So a
-   threshold is that of the complete row, not of a guess.
-3. The last pass weighs the values. It divides by the sum of the weights, 1 up to rounding.
+1. A threshold to start from: that of `bound_kernel`, or of the two largest scores of each column of
+   tiles, which a first pass keeps. It is at most that of the row, and close to it.
+2. Passes over the complete rows sum, and move their thresholds, until these are near.
+3. A pass that sums and weighs the values too: Σ p v, and Σ w v with the derivatives w = p^(2−α) of
+   the weights. It is the last one if the step that its sums ask for is certain to leave every row
+   of the block with a sum of 1 up to TOLERANCE, which the output cannot show. Up to that the step
+   changes the output by a multiple of Σ w v. So a threshold is that of the complete row, not of a
+   guess. Where α differs from row to row, steps end before the values are weighed.
 """
 
 import triton
@@ -33,18 +35,24 @@ from .triton_scores import (
 from .triton_threshold import (
     ANY,
     LARGEST,
+    LINEAR,
+    QUADRATIC,
     advance,
     lessen,
     merge_moments,
     moments,
     narrow,
+    partial_sums,
     power_of,
     subset_base,
+    terms,
     weights_tile,
 )
 
 MAX_PASSES = tl.constexpr(40)
 """How often a row's threshold moves at most; a few times is usual."""
+NEAR = tl.constexpr(0.06)
+"""How far a sum may be from 1 for its step to leave one that the next pass can settle."""
 
 
 HALF_SCALE = tl.constexpr(2.0**14)
@@ -96,6 +104,34 @@ def largest_scores(
 
 
 @triton.jit
+def add_terms(sums, b_terms, KIND: tl.constexpr, IS_HALF: tl.constexpr):
+    """Partial sums of `terms`, not those of ANY, with one more tile; only QUADRATIC has a third."""
+    third = sums[2]
+    if KIND == QUADRATIC:
+        third += partial_sums(b_terms[2], IS_HALF)
+    first = sums[0] + partial_sums(b_terms[0], IS_HALF)
+    return first, sums[1] + partial_sums(b_terms[1], IS_HALF), third
+
+
+@triton.jit
+def no_terms(BM: tl.constexpr, IS_HALF: tl.constexpr):
+    b_zero = tl.zeros([BM, 4 if IS_HALF else 1], tl.float32)
+    return b_zero, b_zero, b_zero
+
+
+@triton.jit
+def add_moments(
+    sums, b_t, base, rest, alpha, KIND: tl.constexpr, IS_HALF: tl.constexpr
+):  # fmt: skip
+    """The moments of rows, of ANY, or else their partial sums, with one more tile."""
+    if KIND == ANY:
+        return merge_moments(sums, moments(b_t, base, rest, alpha, KIND), KIND)
+    else:
+        b_terms = terms(b_t, base[:, None], rest[:, None], alpha[:, None], KIND)
+        return add_terms(sums, b_terms, KIND, IS_HALF)
+
+
+@triton.jit
 def row_moments(
     b_query, b_sink, top, base, rest, alpha, keys, rows, ranges, softcap,
     KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, BN: tl.constexpr,
@@ -103,17 +139,26 @@ def row_moments(
 ):  # fmt: skip
     """The moments of the complete rows, (BM,) each."""
     inner, inner_end, begin, before, edges = ranges
-    first, second, third = moments(b_sink, base, rest, alpha, KIND)
+    IS_HALF: tl.constexpr = b_query.dtype != tl.float32
+    more = moments(b_sink, base, rest, alpha, KIND)
+    sums = more if KIND == ANY else no_terms(b_query.shape[0], IS_HALF)
     for i in range(inner, inner_end):
         b_t = key_distances(b_query, i, top, keys, rows, softcap, False, FEATURES, D, BN, BD)
-        more = moments(b_t, base, rest, alpha, KIND)
-        first, second, third = merge_moments((first, second, third), more, KIND)
+        sums = add_moments(sums, b_t, base, rest, alpha, KIND, IS_HALF)
     for i in range(edges):
         tile = edge_tile(i, begin, before, inner_end)
         b_t = key_distances(b_query, tile, top, keys, rows, softcap, True, FEATURES, D, BN, BD)
-        more = moments(b_t, base, rest, alpha, KIND)
-        first, second, third = merge_moments((first, second, third), more, KIND)
-    return first, second, third
+        sums = add_moments(sums, b_t, base, rest, alpha, KIND, IS_HALF)
+    if KIND == ANY:
+        return sums
+    else:
+        return merge_moments(sum_rows(sums), more, KIND)
+
+
+@triton.jit
+def sum_rows(sums):
+    """Partial sums of rows as complete ones."""
+    return tl.sum(sums[0], 1), tl.sum(sums[1], 1), tl.sum(sums[2], 1)
 
 
 @triton.jit
@@ -163,40 +208,95 @@ def add_weighted(b_sum, b_p, b_value, NARROW: tl.constexpr = False):
 
 @triton.jit
 def weigh_tile(
-    b_sum, total, b_query, tile, top, base, rest, alpha, keys, rows, values, noise, softcap,
+    b_sum, b_mean, sums, b_query, tile, top, base, rest, alpha, keys, rows, values, noise, softcap,
     EDGE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr,
     E: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """Σ p v and Σ p with one more tile."""
+    """Σ p v and Σ w v, and partial sums of `terms`, with one more tile."""
     p_value, value_stride, S = values
+    IS_HALF: tl.constexpr = b_query.dtype != tl.float32
     b_t = key_distances(b_query, tile, top, keys, rows, softcap, EDGE, FEATURES, D, BN, BD)
-    b_p, _ = weights_tile(b_t, base[:, None], rest[:, None], alpha[:, None], KIND)
-    total += tl.sum(b_p, 1)
+    if KIND == ANY:
+        b_p, b_w = weights_tile(b_t, base[:, None], rest[:, None], alpha[:, None], KIND)
+        sums = (sums[0] + partial_sums(b_p, IS_HALF), sums[1], sums[2])
+    else:
+        b_p, b_w, b_third = terms(b_t, base[:, None], rest[:, None], alpha[:, None], KIND)
+        sums = add_terms(sums, (b_p, b_w, b_third), KIND, IS_HALF)
     if DROPOUT & FEATURES:
         seed, o_pair, dropout = noise
-        b_p *= kept_tile(seed, o_pair + tile * BN + tl.arange(0, BN)[None, :], dropout)
+        b_kept = kept_tile(seed, o_pair + tile * BN + tl.arange(0, BN)[None, :], dropout)
+        b_p, b_w = b_p * b_kept, b_w * b_kept
     # (BN, BE)
     b_value = load_tile(p_value, tile * BN, value_stride, S, EDGE, E, BN, BE)
-    return add_weighted(b_sum, b_p, b_value), total
+    if KIND != ANY:
+        if b_value.dtype == tl.float16:
+            b_w *= HALF_SCALE
+        b_mean = dot(b_w.to(b_value.dtype), b_value, b_mean)
+    return add_weighted(b_sum, b_p, b_value), b_mean, sums
+
+
+@triton.jit
+def weigh(
+    b_query, b_sink, top, base, rest, alpha, keys, rows, values, noise, ranges, softcap,
+    KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """Σ p v and Σ w v of the complete rows, (BM, BE) each, and their moments; of ANY only Σ p v
+    and Σ p."""
+    inner, inner_end, begin, before, edges = ranges
+    b_sum = tl.zeros([BM, BE], tl.float32)
+    b_mean, sums = b_sum, no_terms(BM, b_query.dtype != tl.float32)
+    for i in range(inner, inner_end):
+        b_sum, b_mean, sums = weigh_tile(
+            b_sum, b_mean, sums, b_query, i, top, base, rest, alpha, keys, rows, values, noise,
+            softcap, False, KIND, FEATURES, D, E, BN, BD, BE,
+        )  # fmt: skip
+    for i in range(edges):
+        b_sum, b_mean, sums = weigh_tile(
+            b_sum, b_mean, sums, b_query, edge_tile(i, begin, before, inner_end), top, base, rest,
+            alpha, keys, rows, values, noise,
+            softcap, True, KIND, FEATURES, D, E, BN, BD, BE,
+        )  # fmt: skip
+    if values[0].dtype.element_ty == tl.float16:
+        b_sum *= 1 / HALF_SCALE
+        b_mean *= 1 / HALF_SCALE
+    more = moments(b_sink, base, rest, alpha, KIND)
+    return b_sum, b_mean, merge_moments(sum_rows(sums), more, KIND)
+
+
+@triton.jit
+def shifts_mean(step, base, sums, alpha, KIND: tl.constexpr):
+    """Whether a step changes the mean under w by more than half precision shows, and is more than
+    rounding: by the step times Σ w' / Σ w, where w' is the derivative of w."""
+    size = tl.abs(step)
+    is_long = size > 2.0**-22 * base
+    if KIND == LINEAR:
+        return is_long & (step != step)
+    elif KIND == QUADRATIC:
+        return is_long & (size * sums[2] > 2.0**-11 * sums[1])
+    else:
+        return is_long & (size * (1 / (alpha - 1) - 1) * sums[1] > 2.0**-12 * sums[0])
 
 
 @triton.jit
 def attention_forward_kernel(
     p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed,
-    p_output, p_tau, p_state, p_dense, alpha, gamma, scale, softcap, dropout,
+    p_output, p_tau, p_state, p_mean, p_dense, alpha, gamma, scale, softcap, dropout,
     heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
     value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s,
-    TOLERANCE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr,
-    E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    TOLERANCE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, CLASS: tl.constexpr,
+    STARTED: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BD: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """Output, threshold and state of BM queries of one head; n is the number of all queries. With
-    `p_dense` only of dense blocks."""
+    `p_dense` only of blocks that are dense, and of the CLASS. If STARTED the state has a start;
+    `p_mean` gets Σ w v / Σ w less the output."""
     blocks = tl.cdiv(T, BM)
     block = blocks - 1 - tl.program_id(0) % blocks  # the longest first, if causal
     h = (tl.program_id(0) // blocks % heads).to(tl.int64)
     b = (tl.program_id(0) // blocks // heads).to(tl.int64)
     g = h // (heads // groups)
-    if not is_chosen(p_dense, (b * heads + h) * tl.cdiv(T, BLOCK) + block * BM // BLOCK):
+    if not is_chosen(p_dense, (b * heads + h) * tl.cdiv(T, BLOCK) + block * BM // BLOCK, CLASS):
         return
     o_t = tl.minimum(block * BM + tl.arange(0, BM), T - 1)  # the last query again, past the end
     o_row = (b * heads + h) * T + o_t
@@ -215,38 +315,47 @@ def attention_forward_kernel(
     keys = (p_key + b * key_b + g * key_g, key_s, mask_s, S)
     # (BM, BD)
     b_query = load_row_tile(p_query + b * query_b + h * query_h, o_t, query_t, D, BD)
-
-    # The largest scores, and what they say of the threshold.
-    b_first, b_second = largest_scores(
-        b_query, keys, rows, ranges, softcap, FEATURES, D, BM, BN, BD
-    )
     if SINKS & FEATURES:
         b_sink = ((b_alpha - 1) / b_gamma * b_sink)[:, None]
     else:
         b_sink = tl.full([BM, 1], -float("inf"), tl.float32)
-    top = larger(row_max(b_first), tl.sum(b_sink, 1))
+
+    # A threshold to start from.
+    if STARTED:
+        top = tl.load(p_state + o_row)
+        base = tl.load(p_state + n + o_row)
+    else:
+        b_first, b_second = largest_scores(
+            b_query, keys, rows, ranges, softcap, FEATURES, D, BM, BN, BD
+        )
+        top = larger(row_max(b_first), tl.sum(b_sink, 1))
     is_empty, is_infinite = top == -float("inf"), top == float("inf")
     done = is_empty | is_infinite | (top != top)
     # Finite, so that differences are defined.
     peak = tl.where(is_empty, 0.0, tl.where(is_infinite, LARGEST, top))
     b_sink -= peak[:, None]
     least = tl.exp((1 - b_alpha) * tl.log(S + 1.0)) * (1 - 1e-3)
-    b_first, b_second = b_first - peak[:, None], b_second - peak[:, None]
-    base = subset_base(b_first, b_second, b_sink, least, b_alpha, done, S + 1.0, TOLERANCE, KIND)
+    if not STARTED:
+        b_first, b_second = b_first - peak[:, None], b_second - peak[:, None]
+        base = subset_base(
+            b_first, b_second, b_sink, least, b_alpha, done, S + 1.0, TOLERANCE, KIND
+        )
     base = tl.where(done, tl.where(is_infinite, 1.0, 0.0), base)
 
     # The threshold of the complete rows.
-    rest, low, high, solved, steps = base * 0, least, base * 0 + 1, done, 0
+    rest, low, high, near, steps = base * 0, least, base * 0 + 1, done, 0
     if KIND == ANY:
-        solved = solved | (b_alpha > 2)
-    while (steps < MAX_PASSES) & (tl.min(solved.to(tl.int32), 0) == 0):
+        near = near | (b_alpha > 2)
+    while (steps < MAX_PASSES) & (tl.min(near.to(tl.int32), 0) == 0):
         sums = row_moments(
             b_query, b_sink, peak, base, rest, b_alpha, keys, rows, ranges, softcap,
             KIND, FEATURES, D, BN, BD,
         )  # fmt: skip
-        base, rest, low, high, solved = advance(
-            sums, base, rest, low, high, solved, b_alpha, S + 1.0, TOLERANCE, KIND
+        base, rest, low, high, near = advance(
+            sums, base, rest, low, high, near, b_alpha, S + 1.0, TOLERANCE, KIND
         )
+        if KIND != ANY:
+            near = near | (tl.abs(sums[0] - 1) < NEAR)
         steps += 1
     tau = peak - base - rest
     if KIND == ANY:
@@ -259,31 +368,44 @@ def attention_forward_kernel(
         tau = tl.where(steep, peak - base - power_of(rest, b_alpha - 1), tau)
 
     # The weights and the values.
-    b_p, _ = weights_tile(b_sink, base[:, None], rest[:, None], b_alpha[:, None], KIND)
-    total = tl.sum(b_p, 1)
     values = (p_value + b * value_b + g * value_g, value_s, S)
     noise = (0, 0, 0.0)
     if DROPOUT & FEATURES:
         noise = (tl.load(p_seed), (o_row * S)[:, None], dropout)
-    b_sum = tl.zeros([BM, BE], tl.float32)
-    inner, inner_end, begin, before, edges = ranges
-    for i in range(inner, inner_end):
-        b_sum, total = weigh_tile(
-            b_sum, total, b_query, i, peak, base, rest, b_alpha, keys, rows, values, noise, softcap,
-            False, KIND, FEATURES, D, E, BN, BD, BE,
+    if KIND == ANY:
+        b_sum, b_mean, sums = weigh(
+            b_query, b_sink, peak, base, rest, b_alpha, keys, rows, values, noise, ranges, softcap,
+            KIND, FEATURES, D, E, BM, BN, BD, BE,
         )  # fmt: skip
-    for i in range(edges):
-        b_sum, total = weigh_tile(
-            b_sum, total, b_query, edge_tile(i, begin, before, inner_end), peak, base, rest,
-            b_alpha, keys, rows, values, noise, softcap,
-            True, KIND, FEATURES, D, E, BN, BD, BE,
-        )  # fmt: skip
+        total = sums[0]
+    else:
+        b_sum = tl.zeros([BM, BE], tl.float32)
+        b_mean, sums, moved, is_open = b_sum, (base, base, base), base, 1
+        for _ in range(MAX_PASSES):
+            if is_open > 0:
+                base = moved
+                b_sum, b_mean, sums = weigh(
+                    b_query, b_sink, peak, base, rest, b_alpha, keys, rows, values, noise, ranges,
+                    softcap, KIND, FEATURES, D, E, BM, BN, BD, BE,
+                )  # fmt: skip
+                moved, rest, low, high, solved = advance(
+                    sums, base, rest, low, high, done, b_alpha, S + 1.0, TOLERANCE, KIND
+                )
+                shifts = shifts_mean(moved - base, base, sums, b_alpha, KIND)
+                is_open = tl.max((~done & (~solved | shifts)).to(tl.int32), 0)
+        # To first order a weight changes by r w times the change of the base.
+        change = (moved - base) / (b_alpha - 1)
+        b_sum += change[:, None] * b_mean
+        total = sums[0] + change * sums[1]
+        base, tau = moved, peak - moved
     share = tl.where(total > 0, 1 / total, 0.0)
     share = tl.where(top == top, share, float("nan"))
-    if p_value.dtype.element_ty == tl.float16:
-        b_sum *= 1 / HALF_SCALE
     m_row = block * BM + tl.arange(0, BM) < T
-    store_tile(p_output, b_sum * share[:, None], o_row, m_row, E, BE)
+    b_sum = (b_sum * share[:, None]).to(p_output.dtype.element_ty)
+    store_tile(p_output, b_sum, o_row, m_row, E, BE)
+    if p_mean is not None and KIND != ANY:
+        b_mean *= tl.where(sums[1] > 0, 1 / sums[1], 0.0)[:, None]
+        store_tile(p_mean, b_mean - b_sum.to(tl.float32), o_row, m_row, E, BE)
     tl.store(p_tau + o_row, tl.where(is_empty, float("inf"), tau), mask=m_row)
     tl.store(p_state + o_row, tl.where(top == top, peak, top), mask=m_row)
     tl.store(p_state + n + o_row, base, mask=m_row)

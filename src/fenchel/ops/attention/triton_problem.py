@@ -6,16 +6,17 @@ from torch import Tensor
 
 from .._triton.launcher import Launcher, launcher
 from .triton_scores import ADDED, DROPOUT, MASKED, PER_ROW, SINKS, SLOPES, SOFTCAP
-from .triton_threshold import ANY, FAST, LINEAR, QUADRATIC
+from .triton_threshold import ANY, FAST
 
 
 def _kind(alpha: float | Tensor) -> int:
     """How to raise to the power 1/(α − 1)."""
     if isinstance(alpha, Tensor):
         return ANY.value
-    if alpha in (1.5, 2.0):
-        return QUADRATIC.value if alpha == 1.5 else LINEAR.value
-    return FAST.value if 1 / 4.5 < alpha - 1 < 1 else ANY.value
+    power = 1 / (alpha - 1)
+    if 0.5 < power < 4.5 and abs(power - round(power)) < 1e-12:
+        return round(power)
+    return FAST.value if 1 < power < 4.5 else ANY.value
 
 
 def power_of_two(n: int, least: int = 16) -> int:
@@ -90,6 +91,13 @@ class Problem:
     @property
     def vectors(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.query, self.key, self.value
+
+    @property
+    def half_kind(self) -> int:
+        """The KIND where α is between NARROW and 2: half precision does not show what the short
+        logarithm rounds."""
+        kind, is_half = self.constants["KIND"], self.query.dtype != torch.float32
+        return FAST.value if kind == ANY.value and is_half else kind
 
     def launcher(self, kernel: triton.JITFunction, **constants: float) -> Launcher:
         """The launcher of a kernel with these constants, and those of the problem."""

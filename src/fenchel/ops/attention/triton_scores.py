@@ -33,12 +33,14 @@ BLOCK = tl.constexpr(sizes.BLOCK)
 
 
 @triton.jit
-def is_chosen(p_flags, o):
-    """Whether a flag is set; true without flags."""
+def is_chosen(p_flags, o, CLASS: tl.constexpr):
+    """Whether a flag is that of the class, or any if that is 0; true without flags."""
     if p_flags is None:
         return tl.full([], 1, tl.int1)
-    else:
+    elif CLASS == 0:
         return tl.load(p_flags + o) != 0
+    else:
+        return tl.load(p_flags + o) == CLASS
 
 
 @triton.jit

@@ -56,6 +56,8 @@ class Plan(NamedTuple):
     back: tuple[int, int, int] = (64, 2, 2)
     keys: tuple[int, int, int] = (64, 4, 3)
     words: int = 128
+    wide: int = 4096
+    """Keys from which on a wide support means more candidates than a list takes."""
 
 
 def choose_plan(problem: Problem) -> Plan:
@@ -81,13 +83,6 @@ def _heads_at_a_time(words: int, heads: int, step: int, plan: Plan) -> range:
     return range(0, heads, triton.cdiv(heads // step, turns) * step)
 
 
-def _listed_kind(problem: Problem) -> int:
-    """The KIND for listed candidates: their α is at most 2, and half precision does not show what
-    the short logarithm rounds."""
-    kind, is_half = problem.constants["KIND"], problem.query.dtype != torch.float32
-    return FAST.value if kind == ANY.value and is_half else kind
-
-
 def _bound(
     launches: Launches, problem: Problem, state: Tensor, limit: Tensor, unfit: Tensor, plan: Plan
 ) -> None:
@@ -105,7 +100,7 @@ def _bound(
     launches.add(
         problem.launcher(
             bound_kernel, num_warps=warps, num_stages=stages, BM=queries, BN=TILE, R=GROUP,
-            NORMS=triton.next_power_of_2(blocks), STEPS=4, KIND=kind,
+            NORMS=triton.next_power_of_2(blocks), STEPS=4, WIDE=plan.wide, KIND=kind,
         ),
         (triton.cdiv(problem.queries, queries) * problem.all_heads,), *problem.vectors,
         *problem.pointers, norms, state, limit, unfit, *problem.numbers, *problem.sizes, blocks,
@@ -125,7 +120,7 @@ def _mark(
         launches.add(
             problem.launcher(
                 mark_kernel, num_warps=warps, num_stages=stages,
-                BM=queries, BN=TILE, R=GROUP, SLOTS=4,
+                BM=queries, BN=TILE, R=GROUP,
             ),
             (triton.cdiv(problem.queries, queries) * heads,), *problem.vectors, *problem.pointers,
             limit, unfit, bits, *problem.numbers, *problem.sizes, first, words,
@@ -156,14 +151,15 @@ def sparse_forward(
         launches.add(
             problem.launcher(
                 rows_forward_kernel, num_warps=warps, num_stages=1, R=GROUP, C=size, NC=tiles,
-                MANY=many, TOLERANCE=tolerance(output.dtype), KIND=_listed_kind(problem), KEEP=keep,
+                MANY=many, TOLERANCE=tolerance(output.dtype), KIND=problem.half_kind, KEEP=keep,
             ),
             (triton.cdiv(groups, many),), *problem.vectors, *problem.pointers, lists.candidates,
             lists.counts, output, tau, state, lists.means, *problem.numbers, *problem.sizes,
             plan.cap, least,
         )  # fmt: skip
         least = size * tiles + 1
-    dense_forward(launches, problem, output, tau, state, lists.dense)
+    means = lists.means if keep else None
+    dense_forward(launches, problem, output, tau, state, lists.dense, means)
     launches.run()
 
 
@@ -172,11 +168,12 @@ def sparse_backward(
     key_grad: Tensor, value_grad: Tensor, rows: Tensor, needs: int, plan: Plan,
 ) -> None:  # fmt: skip
     """Writes all gradients."""
-    launches, state, kind = Launches(), lists.rows, _listed_kind(problem)
+    launches, state, kind = Launches(), lists.rows, problem.half_kind
     mean = grad.new_empty(problem.query.shape[:-1], dtype=torch.float32)
     dense_backward_queries(
-        launches, problem, grad, output, state, mean, query_grad, rows, needs, lists.dense
-    )
+        launches, problem, grad, output, state, mean, query_grad, rows, needs, lists.dense,
+        lists.means,
+    )  # fmt: skip
     dense_backward_keys(launches, problem, grad, state, mean, key_grad, value_grad, lists.whole)
     blocks, words = triton.cdiv(problem.keys, KEYS), triton.cdiv(problem.queries, 32)
     share, room = problem.heads // problem.groups, plan.pairs * problem.queries

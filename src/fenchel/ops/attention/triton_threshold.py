@@ -4,8 +4,9 @@ With t = x − top, at most 0 and computed with one rounding, a weight is p = u^
 and r = 1/(α − 1). The base is what lies between the threshold and the largest score, in
 [n^(1−α), 1] for n scores, and the unknown of the equation Σ p = 1.
 
-KIND says how: LINEAR (α = 2) and QUADRATIC (α = 1.5) solve the equation of the current support in
-closed form; FAST (r < 4.5) uses the short logarithm of the GPU; ANY takes α from each row. There,
+KIND says how: it is r where that is 1 to 4, so that no logarithm is needed; LINEAR (α = 2) and
+QUADRATIC (α = 1.5) solve the equation of the current support in closed form. FAST uses the short
+logarithm of the GPU; ANY does for every α. There,
 up to α = 2, base + rest is the unknown, because a power 1/(α − 1) magnifies what u rounds. Above 2
 u^r is so steep at zero that no float32 threshold would do. So the unknown is the smallest weight of
 the support: `base` is then its distance from the top, `rest` the weight, and u = t + base +
@@ -19,8 +20,11 @@ from .._triton.root import expm1_over, fast_exp2, fast_log2, row_sum, row_sums
 
 LINEAR = tl.constexpr(1)
 QUADRATIC = tl.constexpr(2)
+QUARTIC = tl.constexpr(4)
 FAST = tl.constexpr(0)
 ANY = tl.constexpr(-1)
+NARROW = tl.constexpr(1 + 1 / 64)
+"""The smallest α for which half precision does not show what FAST rounds."""
 
 LARGEST = tl.constexpr(3.4028234663852886e38)
 _INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
@@ -80,6 +84,9 @@ def weights_tile(b_t, base, rest, alpha, KIND: tl.constexpr):
             return b_u, tl.where(b_u > 0, 1.0, 0.0)
         elif KIND == QUADRATIC:
             return b_u * b_u, b_u
+        elif KIND > QUADRATIC:
+            b_w = b_u * b_u * b_u if KIND == QUARTIC else b_u * b_u
+            return b_u * b_w, b_w
         else:
             r = 1 / (alpha - 1)
             b_log = fast_log2(b_u)
@@ -136,6 +143,25 @@ def moments(b_t, base, rest, alpha, KIND: tl.constexpr):
 
 
 @triton.jit
+def partial_sums(b_x, IS_HALF: tl.constexpr):
+    """Sums over parts of each row, (M, N) → (M, parts): of half precision those that a lane holds
+    on the tensor cores' layout, so that no lanes exchange anything."""
+    if IS_HALF:
+        b_x = tl.reshape(b_x, [b_x.shape[0], b_x.shape[1] // 8, 4, 2])
+        b_x = tl.reshape(tl.permute(b_x, [0, 2, 1, 3]), [b_x.shape[0], 4, b_x.shape[1] * 2])
+        return tl.sum(b_x, 2)
+    else:
+        return tl.sum(b_x, 1)[:, None]
+
+
+@triton.jit
+def newton(total, slope, alpha):
+    """Newton's step of the base for the root of order 1/(α − 1) of the sum, which is convex."""
+    log = (alpha - 1) * tl.log(total)
+    return total / slope * log * expm1_over(-log)
+
+
+@triton.jit
 def is_last(step, sums, base, alpha, n, TOLERANCE: tl.constexpr, KIND: tl.constexpr):
     """Whether Σ p is within TOLERANCE of 1 after this step, or it is as short as rounding.
 
@@ -174,8 +200,7 @@ def advance(
         step = gap / (slope + tl.sqrt_rn(tl.maximum(discriminant, 0.0)))
         step = tl.where(discriminant < 0, gap / (2 * slope), step)
     else:
-        log = (alpha - 1) * tl.log(total)
-        step = total / slope * log * expm1_over(-log)
+        step = newton(total, slope, alpha)
     high = tl.where(gap >= 0, base, high)
     low = tl.where(gap >= 0, low, base)
     last = is_last(step, sums, base, alpha, n, TOLERANCE, KIND)
