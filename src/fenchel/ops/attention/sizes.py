@@ -32,9 +32,8 @@ class Kept(NamedTuple):
     """Candidates of each group of queries."""
     dense: int | Tensor
     """Which blocks of queries are dense."""
-    dense_counts: int | Tensor
     whole: int | Tensor
-    """Which groups of heads are dense as a whole."""
+    """Which groups of heads have dense blocks."""
 
 
 def uses_lists(queries: int, keys: int) -> bool:
@@ -47,11 +46,11 @@ def kept_sizes(query: Tensor, key: Tensor, value: Tensor, cap: int) -> Kept:
     batch, heads, queries = query.shape[:-1]
     rows = batch * heads * queries
     if cap == 0:
-        return Kept(3 * rows, *(0,) * 6)
+        return Kept(3 * rows, *(0,) * 5)
     groups = batch * heads * -(-queries // GROUP)
     blocks = batch * heads * -(-queries // BLOCK)
     means = -(-rows * value.shape[-1] * value.dtype.itemsize // 4)
-    lists = (groups * cap, groups, blocks, batch * heads, batch * key.shape[1])
+    lists = (groups * cap, groups, blocks, batch * key.shape[1])
     return Kept(3 * rows, means, *lists)
 
 

@@ -91,7 +91,10 @@ def attention_backward(
         dense_backward_queries(
             launches, problem, grad, output, state, mean, query_grad, rows, needs, tiles=tiles
         )
-    if problem.batch * problem.groups * problem.keys:
+    if not shape.numel():
+        key_grad.zero_()
+        value_grad.zero_()
+    elif problem.groups * problem.keys:
         dense_backward_keys(launches, problem, grad, state, mean, key_grad, value_grad, tiles=tiles)
     launches.run()
     return query_grad, key_grad, value_grad, rows

@@ -24,6 +24,7 @@ from .triton_scores import (
     load_queries,
     load_row_tile,
     load_tile,
+    locate,
     store_tile,
 )
 from .triton_threshold import weights_tile
@@ -153,25 +154,18 @@ def gradient_tile(
 
 
 @triton.jit
-def attention_backward_query_kernel(
-    p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed, p_grad, p_state,
-    p_output, p_value_mean, p_mean, p_query_grad, p_rows_grad, p_dense,
-    alpha, gamma, scale, softcap, dropout,
-    heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
-    value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, grad_b, grad_h, grad_t,
-    NEEDS: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, CLASS: tl.constexpr,
-    D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
-    BE: tl.constexpr,
+def query_block(
+    b, h, block, p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed,
+    p_grad, p_state, p_output, p_value_mean, p_mean, p_query_grad, p_rows_grad, alpha, gamma,
+    scale, softcap, dropout, heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g,
+    key_s, value_b, value_g, value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t,
+    mask_s, grad_b, grad_h, grad_t,
+    NEEDS: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, E:
+    tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """The gradients of BM queries of one head and of their parameters, and Σ w dp / Σ w; with
     `p_value_mean` that of the values, less the output, is known."""
-    blocks = tl.cdiv(T, BM)
-    block = blocks - 1 - tl.program_id(0) % blocks
-    h = (tl.program_id(0) // blocks % heads).to(tl.int64)
-    b = (tl.program_id(0) // blocks // heads).to(tl.int64)
     g = h // (heads // groups)
-    if not is_chosen(p_dense, (b * heads + h) * tl.cdiv(T, BLOCK) + block * BM // BLOCK, CLASS):
-        return
     o_t = tl.minimum(block * BM + tl.arange(0, BM), T - 1)
     o_row = (b * heads + h) * T + o_t
     p_starts += b * starts_b
@@ -260,3 +254,31 @@ def attention_backward_query_kernel(
             tl.store(p_rows_grad + 3 * n, -total / b_gamma, mask=m_row)
         if SINK & NEEDS:
             tl.store(p_rows_grad + 4 * n, by_sink / b_gamma, mask=m_row)
+
+
+@triton.jit
+def attention_backward_query_kernel(
+    p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed, p_grad, p_state,
+    p_output, p_value_mean, p_mean, p_query_grad, p_rows_grad, p_dense,
+    alpha, gamma, scale, softcap, dropout,
+    heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
+    value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, grad_b, grad_h, grad_t,
+    NEEDS: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, CLASS: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+    BE: tl.constexpr,
+):  # fmt: skip
+    """What `query_block` does for all queries; with `p_dense` only for blocks that are dense, and of
+    the CLASS."""
+    blocks = tl.cdiv(T, BM)
+    for index in range(tl.program_id(0), blocks * (n // T), tl.num_programs(0)):
+        b, h, place = locate(index, blocks, heads)
+        block = blocks - 1 - place
+        if is_chosen(p_dense, (b * heads + h) * tl.cdiv(T, BLOCK) + block * BM // BLOCK, CLASS):
+            query_block(
+                b, h, block, p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows,
+                p_mask, p_seed, p_grad, p_state, p_output, p_value_mean, p_mean, p_query_grad,
+                p_rows_grad, alpha, gamma, scale, softcap, dropout, heads, groups, T, S, n,
+                query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g, value_s,
+                starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, grad_b, grad_h,
+                grad_t, NEEDS, KIND, FEATURES, D, E, BM, BN, BD, BE,
+            )  # fmt: skip

@@ -19,10 +19,11 @@ from .triton_scores import (
     load_parameters,
     load_queries,
     load_tile,
+    locate,
     query_ranges,
     store_tile,
 )
-from .triton_threshold import fold_base, weights_tile
+from .triton_threshold import weights_tile
 
 
 @triton.jit
@@ -33,7 +34,7 @@ def key_tile(
     E: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """The gradients of the keys and values, (BN, BD) and (BN, BE), with one more block of BM
-    queries; blocks of pairs are (BN, BM)."""
+    queries. Blocks of pairs are (BM, BN), so that a lane needs the numbers of a few queries."""
     p_query, query_stride, p_grad, grad_stride, T, S = queries
     p_rows, first_row, n, alpha, gamma, scale = numbers
     p_starts, p_stops, p_diagonal, p_mask, mask_t, mask_s = places
@@ -47,50 +48,43 @@ def key_tile(
     # (BM,) each
     parameters = load_parameters(p_rows, o_row, n, alpha, gamma, scale, FEATURES)
     rows = load_queries(
-        parameters, p_starts, p_stops, p_diagonal, p_mask, o_t, m_t, mask_t, 0, FEATURES
+        parameters, p_starts, p_stops, p_diagonal, p_mask, o_t, m_t, mask_t, 1, FEATURES
     )
-    top, base = fold_base(
-        tl.load(p_state + o_row), tl.load(p_state + n + o_row), b_query.dtype != tl.float32, KIND
-    )
-    rest = tl.load(p_state + 2 * n + o_row)[None, :]
-    mean = tl.load(p_mean + o_row)[None, :]
-    slope = (parameters[2] / parameters[1])[None, :]
-    b_zero = tl.zeros([b_key.shape[0], BM], tl.float32)
-    b_dot = dot(b_key, tl.trans(b_query), b_zero)
-    m_pair = (o_key < S) & m_t[None, :]
+    top = tl.load(p_state + o_row)[:, None]
+    base = tl.load(p_state + n + o_row)[:, None]
+    rest = tl.load(p_state + 2 * n + o_row)[:, None]
+    mean = tl.load(p_mean + o_row)[:, None]
+    slope = (parameters[2] / parameters[1])[:, None]
+    b_zero = tl.zeros([BM, b_key.shape[0]], tl.float32)
+    b_dot = dot(b_query, tl.trans(b_key), b_zero)
+    m_pair = (o_key < S) & m_t[:, None]
     b_t, b_steepness = distances_tile(
-        b_dot, top[None, :], rows, o_key, mask_s, m_pair, softcap, EDGE, FEATURES
+        b_dot, top, rows, o_key, mask_s, m_pair, softcap, EDGE, FEATURES
     )
-    b_p, b_w = weights_tile(b_t, base[None, :], rest, parameters[0][None, :], KIND)
-    b_dp = dot(b_value, tl.trans(b_grad), b_zero)
+    b_p, b_w = weights_tile(b_t, base, rest, parameters[0][:, None], KIND)
+    b_dp = dot(b_grad, tl.trans(b_value), b_zero)
     if DROPOUT & FEATURES:
         seed, dropout = noise
-        b_kept = kept_tile(seed, (o_row * S)[None, :] + o_key, dropout)
+        b_kept = kept_tile(seed, (o_row * S)[:, None] + o_key, dropout)
         b_p *= b_kept
         b_dp *= b_kept
-    b_value_sum = dot(b_p.to(b_grad.dtype), b_grad, b_value_sum)
+    b_value_sum = dot(tl.trans(b_p.to(b_grad.dtype)), b_grad, b_value_sum)
     b_ds = b_w * (b_dp * slope - mean * slope) * b_steepness
     if EDGE or MASKED & FEATURES:
         b_ds = tl.where(b_t == -float("inf"), 0.0, b_ds)
-    return dot(b_ds.to(b_query.dtype), b_query, b_key_sum), b_value_sum
+    return dot(tl.trans(b_ds.to(b_query.dtype)), b_query, b_key_sum), b_value_sum
 
 
 @triton.jit
-def attention_backward_key_kernel(
-    p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed, p_grad, p_state,
-    p_mean, p_key_grad, p_value_grad, p_whole, alpha, gamma, scale, softcap, dropout,
+def key_block(
+    b, g, block, p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed,
+    p_grad, p_state, p_mean, p_key_grad, p_value_grad, alpha, gamma, scale, softcap, dropout,
     heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
     value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, grad_b, grad_h, grad_t,
-    KIND: tl.constexpr, FEATURES: tl.constexpr, CLASS: tl.constexpr, D: tl.constexpr,
-    E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """The gradients of BN keys and values of one group, from all of its heads."""
-    blocks = tl.cdiv(S, BN)
-    block = tl.program_id(0) % blocks
-    g = (tl.program_id(0) // blocks % groups).to(tl.int64)
-    b = (tl.program_id(0) // blocks // groups).to(tl.int64)
-    if not is_chosen(p_whole, b * groups + g, CLASS):
-        return
     p_starts += b * starts_b
     p_stops += b * stops_b
     p_diagonal += b * diagonal_b
@@ -120,16 +114,41 @@ def attention_backward_key_kernel(
         places = (p_starts, p_stops, p_diagonal, p_seen, mask_t, mask_s)
         for j in range(inner, inner_end):
             b_key_sum, b_value_sum = key_tile(
-                b_key_sum, b_value_sum, b_key, b_value, j, o_key[:, None], queries,
+                b_key_sum, b_value_sum, b_key, b_value, j, o_key[None, :], queries,
                 numbers, places, state, noise, softcap,
                 False, KIND, FEATURES, D, E, BM, BD, BE,
             )  # fmt: skip
         for j in range(edges):
             b_key_sum, b_value_sum = key_tile(
                 b_key_sum, b_value_sum, b_key, b_value, edge_tile(j, begin, before, inner_end),
-                o_key[:, None], queries, numbers, places, state, noise, softcap,
+                o_key[None, :], queries, numbers, places, state, noise, softcap,
                 True, KIND, FEATURES, D, E, BM, BD, BE,
             )  # fmt: skip
     o_row = (b * groups + g) * S + o_key
     store_tile(p_key_grad, b_key_sum, o_row, o_key < S, D, BD)
     store_tile(p_value_grad, b_value_sum, o_row, o_key < S, E, BE)
+
+
+@triton.jit
+def attention_backward_key_kernel(
+    p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed, p_grad, p_state,
+    p_mean, p_key_grad, p_value_grad, p_whole, alpha, gamma, scale, softcap, dropout,
+    heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
+    value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, grad_b, grad_h, grad_t,
+    KIND: tl.constexpr, FEATURES: tl.constexpr, CLASS: tl.constexpr, D: tl.constexpr,
+    E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """What `key_block` does for all keys; with `p_whole` only for groups that are dense, and of the
+    CLASS."""
+    blocks = tl.cdiv(S, BN)
+    for index in range(tl.program_id(0), blocks * (n // T // heads * groups), tl.num_programs(0)):
+        b, g, block = locate(index, blocks, groups)
+        if is_chosen(p_whole, b * groups + g, CLASS):
+            key_block(
+                b, g, block, p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows,
+                p_mask, p_seed, p_grad, p_state, p_mean, p_key_grad, p_value_grad, alpha, gamma,
+                scale, softcap, dropout, heads, groups, T, S, n, query_b, query_h, query_t, key_b,
+                key_g, key_s, value_b, value_g, value_s, starts_b, stops_b, diagonal_b, mask_b,
+                mask_h, mask_t, mask_s, grad_b, grad_h, grad_t, KIND, FEATURES, D, E, BM, BN, BD,
+                BE,
+            )  # fmt: skip

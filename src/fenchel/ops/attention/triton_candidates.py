@@ -338,10 +338,12 @@ def count_kernel(p_bits, p_count, words, W: tl.constexpr):
 
 @triton.jit
 def list_queries_kernel(
-    p_bits, p_count, p_list, p_end, blocks, words, room, W: tl.constexpr, BW: tl.constexpr
-):
+    p_bits, p_count, p_list, p_end, p_whole, blocks, words, room, first_head, share,
+    W: tl.constexpr, BW: tl.constexpr,
+):  # fmt: skip
     """The queries that the marks of each block of keys stand for. The lists of a head lie one
-    behind the other, as far as there is room; `p_end` says where each one ends."""
+    behind the other; `p_end` says where each one ends. Without room for them the group of `share`
+    heads becomes dense."""
     block, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     b_before = tl.zeros([BW], tl.int32)
     for c in range(0, block, BW):
@@ -350,6 +352,7 @@ def list_queries_kernel(
     place = tl.sum(b_before, 0)
     end = place + tl.load(p_count + head * blocks + block)
     tl.store(p_end + head * blocks + block, end)
+    tl.atomic_max(p_whole + (first_head + head) // share, 1, mask=end > room, sem="relaxed")
     p_bits += (head * blocks + block) * words
     c = 0
     while (place < end) & (c < words):
@@ -364,15 +367,15 @@ def list_queries_kernel(
 
 @triton.jit
 def choose_kernel(
-    p_count, p_dense, p_dense_count, p_whole, heads, groups, T, cap,
+    p_count, p_dense, p_whole, heads, groups, T, cap,
     R: tl.constexpr, BM: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
     """Which blocks of BM queries are dense: some group of theirs has more than `cap` candidates.
     Where more than an eighth of the blocks that share keys are dense, all of them become so.
 
-    Writes for each head which blocks are dense and how many, and for each group of heads whether it
-    is dense as a whole: 1, or 2 if a group of queries is unfit in the second class. The count of
-    each group in a dense block becomes more than `cap`.
+    Writes which blocks are dense, and which groups of heads have dense blocks: 1, or 2 if a group
+    of queries is unfit in the second class. The count of each group in a dense block becomes more
+    than `cap`.
     """
     z = tl.program_id(0).to(tl.int64)
     rep = heads // groups
@@ -386,21 +389,18 @@ def choose_kernel(
             b_most = tl.max(b_count, 1)
             total += tl.sum((b_most > cap).to(tl.int32), 0)
             largest = tl.maximum(largest, tl.max(b_most, 0))
-    whole = (total * 8 > blocks * rep).to(tl.int32) * tl.where(largest > cap + 1, 2, 1)
-    tl.store(p_whole + z, whole)
+    whole = total * 8 > blocks * rep
+    tl.store(p_whole + z, tl.where(total > 0, tl.where(largest > cap + 1, 2, 1), 0))
     tl.debug_barrier()
     for head in range(z * rep, z * rep + rep):
-        found = 0
         for c in range(0, blocks, W):
             o_block = c + tl.arange(0, W)
             m_block = o_block < blocks
             o = o_block[:, None] * (BM // R) + o_part
             b_count = tl.load(p_count + head * row_groups + o, mask=o < row_groups, other=0)
             b_most = tl.max(b_count, 1)
-            b_dense = ((b_most > cap) | (whole > 0)).to(tl.int32) + (b_most > cap + 1).to(tl.int32)
+            b_dense = ((b_most > cap) | whole).to(tl.int32) + (b_most > cap + 1).to(tl.int32)
             b_dense = tl.where(m_block, b_dense, 0)
             tl.store(p_dense + head * blocks + o_block, b_dense, mask=m_block)
-            found += tl.sum((b_dense > 0).to(tl.int32), 0)
             m_group = (b_dense > 0)[:, None] & (o < row_groups)
             tl.store(p_count + head * row_groups + o, cap + 1, mask=m_group)
-        tl.store(p_dense_count + head, found)

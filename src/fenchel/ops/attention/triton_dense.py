@@ -4,6 +4,7 @@ The functions add their launches to others.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -14,9 +15,10 @@ from .._triton.launcher import Launches
 from .triton_backward import attention_backward_query_kernel
 from .triton_backward_keys import attention_backward_key_kernel
 from .triton_forward import attention_forward_kernel
+from .triton_near import near_kernel
 from .triton_problem import Problem
 from .triton_scores import PER_ROW
-from .triton_threshold import ANY, NARROW
+from .triton_threshold import ANY, FAST, NARROW
 
 
 class Tiles(NamedTuple):
@@ -36,16 +38,20 @@ class Tiles(NamedTuple):
 
 
 _TILES = {
+    "near": {
+        2: {64: Tiles(64, 64, 4, 3, 168), 128: Tiles(64, 64, 4, 2), 256: Tiles(64, 64, 4, 2)},
+        4: {64: Tiles(64, 32, 8, 2), 128: Tiles(32, 32, 8, 2), 256: Tiles(32, 32, 16, 2)},
+    },
     "forward": {
         2: {64: Tiles(128, 64, 8, 3), 128: Tiles(128, 64, 8, 2), 256: Tiles(64, 32, 4, 2)},
         4: {64: Tiles(64, 32, 8, 2), 128: Tiles(32, 32, 8, 2), 256: Tiles(32, 32, 16, 2)},
     },
     "query": {
-        2: {64: Tiles(128, 64, 8, 2), 128: Tiles(64, 32, 4, 2), 256: Tiles(64, 32, 8, 1)},
+        2: {64: Tiles(64, 64, 4, 3), 128: Tiles(64, 32, 4, 2), 256: Tiles(64, 32, 8, 1)},
         4: {64: Tiles(32, 32, 4, 1), 128: Tiles(32, 32, 8, 1), 256: Tiles(32, 16, 8, 1)},
     },
     "key": {
-        2: {64: Tiles(64, 128, 8, 2), 128: Tiles(32, 128, 8, 2), 256: Tiles(32, 64, 8, 1)},
+        2: {64: Tiles(64, 64, 4, 2), 128: Tiles(64, 64, 8, 2), 256: Tiles(32, 64, 8, 1)},
         4: {64: Tiles(32, 32, 4, 1), 128: Tiles(32, 32, 8, 1), 256: Tiles(32, 16, 8, 1)},
     },
 }
@@ -76,6 +82,19 @@ def variants(problem: Problem, has_flags: bool) -> Iterator[Variant]:
         yield Variant(0, problem.half_kind if is_plain else kind, is_plain)
 
 
+@lru_cache(maxsize=64)
+def _programs(device: torch.device) -> int:
+    """How many programs look for dense blocks: an odd number, so that each has long and short
+    blocks."""
+    if device.type != "cuda":
+        return 3
+    return 4 * torch.cuda.get_device_properties(device).multi_processor_count - 1
+
+
+def _grid(blocks: int, flags: Tensor | None) -> tuple[int]:
+    return (blocks if flags is None else min(blocks, _programs(flags.device)),)
+
+
 def choose_tiles(kernel: str, problem: Problem, kind: int) -> Tiles:
     """The tiles of the kernel of that name; with features it takes any registers."""
     width = max(64, triton.next_power_of_2(problem.widest))
@@ -90,6 +109,22 @@ def tolerance(dtype: torch.dtype) -> float:
     return 2.0**-22 if dtype == torch.float32 else 2.0**-18
 
 
+def near_rows(launches: Launches, problem: Problem, state: Tensor, dense: Tensor) -> None:
+    """Moves the thresholds of dense blocks that `bound_kernel` started near to their ends."""
+    of = choose_tiles("near", problem, 0)
+    blocks = triton.cdiv(problem.queries, of.queries) * problem.all_heads
+    for block_class, kind, is_started in variants(problem, True):
+        if is_started:
+            launches.add(
+                problem.launcher(
+                    near_kernel, **of.options(), CLASS=block_class,
+                    KIND=FAST.value if kind == ANY.value else kind,
+                ),
+                _grid(blocks, dense), *problem.vectors, *problem.pointers, state, dense,
+                *problem.numbers, *problem.sizes,
+            )  # fmt: skip
+
+
 def dense_forward(
     launches: Launches, problem: Problem, output: Tensor, tau: Tensor, state: Tensor,
     dense: Tensor | None = None, means: Tensor | None = None, tiles: Tiles | None = None,
@@ -98,13 +133,13 @@ def dense_forward(
     blocks that are dense."""
     for block_class, kind, is_started in variants(problem, dense is not None):
         of = tiles or choose_tiles("forward", problem, kind)
-        grid = (triton.cdiv(problem.queries, of.queries) * problem.all_heads,)
+        blocks = triton.cdiv(problem.queries, of.queries) * problem.all_heads
         launches.add(
             problem.launcher(
                 attention_forward_kernel, **of.options(), TOLERANCE=tolerance(output.dtype),
                 KIND=kind, CLASS=block_class, STARTED=is_started,
             ),
-            grid, *problem.vectors, *problem.pointers, output, tau, state, means, dense,
+            _grid(blocks, dense), *problem.vectors, *problem.pointers, output, tau, state, means, dense,
             *problem.numbers, *problem.sizes,
         )  # fmt: skip
 
@@ -117,13 +152,13 @@ def dense_backward_queries(
     """The gradients of the queries and of their parameters, and the means Σ w dp / Σ w."""
     for block_class, kind, _ in variants(problem, dense is not None):
         of = tiles or choose_tiles("query", problem, kind)
-        grid = (triton.cdiv(problem.queries, of.queries) * problem.all_heads,)
+        blocks = triton.cdiv(problem.queries, of.queries) * problem.all_heads
         launches.add(
             problem.launcher(
                 attention_backward_query_kernel, **of.options(),
                 NEEDS=needs, KIND=kind, CLASS=block_class,
             ),
-            grid, *problem.vectors, *problem.pointers, grad, state, output,
+            _grid(blocks, dense), *problem.vectors, *problem.pointers, grad, state, output,
             None if kind == ANY.value else means, mean, query_grad, rows, dense,
             *problem.numbers, *problem.sizes, *grad.stride()[:3],
         )  # fmt: skip
@@ -137,11 +172,11 @@ def dense_backward_keys(
     """The gradients of keys and values, with flags only of groups that are dense."""
     for block_class, kind, _ in variants(problem, whole is not None):
         of = tiles or choose_tiles("key", problem, kind)
-        grid = (triton.cdiv(problem.keys, of.keys) * problem.batch * problem.groups,)
+        blocks = triton.cdiv(problem.keys, of.keys) * problem.batch * problem.groups
         launches.add(
             problem.launcher(
                 attention_backward_key_kernel, **of.options(), KIND=kind, CLASS=block_class
             ),
-            grid, *problem.vectors, *problem.pointers, grad, state, mean, key_grad, value_grad,
-            whole, *problem.numbers, *problem.sizes, *grad.stride()[:3],
+            _grid(blocks, whole), *problem.vectors, *problem.pointers, grad, state, mean,
+            key_grad, value_grad, whole, *problem.numbers, *problem.sizes, *grad.stride()[:3],
         )  # fmt: skip

@@ -1,8 +1,9 @@
 """The forward kernel of fused attention: scores are computed anew in every pass, and never stored.
 
-1. A threshold to start from: that of `bound_kernel`, or of the two largest scores of each column of
-   tiles, which a first pass keeps. It is at most that of the row, and close to it.
-2. Passes over the complete rows sum, and move their thresholds, until these are near.
+1. A threshold to start from: that of the two largest scores of each column of tiles, which a first
+   pass keeps. It is at most that of the row, and close to it.
+2. Passes over the complete rows sum, and move their thresholds, until these are near. If STARTED,
+   `near_kernel` has done so.
 3. A pass that sums and weighs the values too: Σ p v, and Σ w v with the derivatives w = p^(2−α) of
    the weights. It is the last one if the step that its sums ask for is certain to leave every row
    of the block with a sum of 1 up to TOLERANCE, which the output cannot show. Up to that the step
@@ -29,6 +30,7 @@ from .triton_scores import (
     load_queries,
     load_row_tile,
     load_tile,
+    locate,
     narrow_dot,
     store_tile,
 )
@@ -38,6 +40,7 @@ from .triton_threshold import (
     LINEAR,
     QUADRATIC,
     advance,
+    is_near,
     lessen,
     merge_moments,
     moments,
@@ -51,8 +54,6 @@ from .triton_threshold import (
 
 MAX_PASSES = tl.constexpr(40)
 """How often a row's threshold moves at most; a few times is usual."""
-NEAR = tl.constexpr(0.06)
-"""How far a sum may be from 1 for its step to leave one that the next pass can settle."""
 
 
 HALF_SCALE = tl.constexpr(2.0**14)
@@ -115,7 +116,7 @@ def add_terms(sums, b_terms, KIND: tl.constexpr, IS_HALF: tl.constexpr):
 
 @triton.jit
 def no_terms(BM: tl.constexpr, IS_HALF: tl.constexpr):
-    b_zero = tl.zeros([BM, 4 if IS_HALF else 1], tl.float32)
+    b_zero = tl.zeros([BM, 8 if IS_HALF else 1], tl.float32)
     return b_zero, b_zero, b_zero
 
 
@@ -201,9 +202,13 @@ def add_weighted(b_sum, b_p, b_value, NARROW: tl.constexpr = False):
     else:
         if b_value.dtype == tl.float16:
             b_p *= HALF_SCALE
-        b_high = b_p.to(b_value.dtype)
-        b_low = (b_p - b_high.to(tl.float32)).to(b_value.dtype)
-        return dot(b_low, b_value, dot(b_high, b_value, b_sum))
+            CUT: tl.constexpr = -(1 << 13)
+        else:
+            CUT: tl.constexpr = -(1 << 16)
+        # Cut, not rounded: that takes fewer instructions.
+        b_high = (b_p.to(tl.int32, bitcast=True) & CUT).to(tl.float32, bitcast=True)
+        b_low = (b_p - b_high).to(b_value.dtype)
+        return dot(b_low, b_value, dot(b_high.to(b_value.dtype), b_value, b_sum))
 
 
 @triton.jit
@@ -279,25 +284,17 @@ def shifts_mean(step, base, sums, alpha, KIND: tl.constexpr):
 
 
 @triton.jit
-def attention_forward_kernel(
-    p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed,
-    p_output, p_tau, p_state, p_mean, p_dense, alpha, gamma, scale, softcap, dropout,
-    heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
-    value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s,
-    TOLERANCE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, CLASS: tl.constexpr,
-    STARTED: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BD: tl.constexpr, BE: tl.constexpr,
+def forward_block(
+    b, h, block, p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed,
+    p_output, p_tau, p_state, p_mean, alpha, gamma, scale, softcap, dropout, heads, groups, T, S,
+    n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g, value_s, starts_b,
+    stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s,
+    TOLERANCE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, STARTED: tl.constexpr, D:
+    tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE:
+    tl.constexpr,
 ):  # fmt: skip
-    """Output, threshold and state of BM queries of one head; n is the number of all queries. With
-    `p_dense` only of blocks that are dense, and of the CLASS. If STARTED the state has a start;
-    `p_mean` gets Σ w v / Σ w less the output."""
-    blocks = tl.cdiv(T, BM)
-    block = blocks - 1 - tl.program_id(0) % blocks  # the longest first, if causal
-    h = (tl.program_id(0) // blocks % heads).to(tl.int64)
-    b = (tl.program_id(0) // blocks // heads).to(tl.int64)
+    """Output, threshold and state of BM queries of one head."""
     g = h // (heads // groups)
-    if not is_chosen(p_dense, (b * heads + h) * tl.cdiv(T, BLOCK) + block * BM // BLOCK, CLASS):
-        return
     o_t = tl.minimum(block * BM + tl.arange(0, BM), T - 1)  # the last query again, past the end
     o_row = (b * heads + h) * T + o_t
     p_starts += b * starts_b
@@ -346,17 +343,18 @@ def attention_forward_kernel(
     rest, low, high, near, steps = base * 0, least, base * 0 + 1, done, 0
     if KIND == ANY:
         near = near | (b_alpha > 2)
-    while (steps < MAX_PASSES) & (tl.min(near.to(tl.int32), 0) == 0):
-        sums = row_moments(
-            b_query, b_sink, peak, base, rest, b_alpha, keys, rows, ranges, softcap,
-            KIND, FEATURES, D, BN, BD,
-        )  # fmt: skip
-        base, rest, low, high, near = advance(
-            sums, base, rest, low, high, near, b_alpha, S + 1.0, TOLERANCE, KIND
-        )
-        if KIND != ANY:
-            near = near | (tl.abs(sums[0] - 1) < NEAR)
-        steps += 1
+    if KIND == ANY or not STARTED:
+        while (steps < MAX_PASSES) & (tl.min(near.to(tl.int32), 0) == 0):
+            sums = row_moments(
+                b_query, b_sink, peak, base, rest, b_alpha, keys, rows, ranges, softcap,
+                KIND, FEATURES, D, BN, BD,
+            )  # fmt: skip
+            base, rest, low, high, near = advance(
+                sums, base, rest, low, high, near, b_alpha, S + 1.0, TOLERANCE, KIND
+            )
+            if KIND != ANY:
+                near = near | is_near(sums[0], b_alpha)
+            steps += 1
     tau = peak - base - rest
     if KIND == ANY:
         steep = ~done & (b_alpha > 2)
@@ -410,3 +408,30 @@ def attention_forward_kernel(
     tl.store(p_state + o_row, tl.where(top == top, peak, top), mask=m_row)
     tl.store(p_state + n + o_row, base, mask=m_row)
     tl.store(p_state + 2 * n + o_row, rest, mask=m_row)
+
+
+@triton.jit
+def attention_forward_kernel(
+    p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed,
+    p_output, p_tau, p_state, p_mean, p_dense, alpha, gamma, scale, softcap, dropout,
+    heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
+    value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s,
+    TOLERANCE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, CLASS: tl.constexpr,
+    STARTED: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BD: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """Output, threshold and state of all queries; n is their number. With `p_dense` only of blocks
+    that are dense, and of the CLASS. If STARTED the state has a start; `p_mean` gets Σ w v / Σ w
+    less the output."""
+    blocks = tl.cdiv(T, BM)
+    for index in range(tl.program_id(0), blocks * (n // T), tl.num_programs(0)):
+        b, h, place = locate(index, blocks, heads)
+        block = blocks - 1 - place  # the longest first, if causal
+        if is_chosen(p_dense, (b * heads + h) * tl.cdiv(T, BLOCK) + block * BM // BLOCK, CLASS):
+            forward_block(
+                b, h, block, p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows,
+                p_mask, p_seed, p_output, p_tau, p_state, p_mean, alpha, gamma, scale, softcap,
+                dropout, heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s,
+                value_b, value_g, value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t,
+                mask_s, TOLERANCE, KIND, FEATURES, STARTED, D, E, BM, BN, BD, BE,
+            )  # fmt: skip

@@ -11,7 +11,6 @@ from .triton_scores import (
     load_parameters,
     load_queries,
     narrow_dot,
-    search,
 )
 from .triton_threshold import weights_tile
 
@@ -82,18 +81,15 @@ def early_first(blocks):
 @triton.jit
 def keys_backward_kernel(
     p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed, p_grad, p_state,
-    p_mean, p_bits, p_list, p_count, p_end, p_dense_count, p_dense, p_whole, p_key_grad,
-    p_value_grad, alpha, gamma, scale, softcap, dropout,
+    p_mean, p_list, p_count, p_end, p_whole, p_key_grad, p_value_grad,
+    alpha, gamma, scale, softcap, dropout,
     heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
     value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, grad_b, grad_h, grad_t,
-    cap, words, first_head,
+    room, first_head,
     KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
-    BD: tl.constexpr, BE: tl.constexpr, RK: tl.constexpr, C: tl.constexpr, BM: tl.constexpr,
-    LISTED: tl.constexpr,
+    BD: tl.constexpr, BE: tl.constexpr, RK: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """Sums over all heads of a group, from `first_head` on. With LISTED of the blocks of keys whose
-    queries are all in lists, else of the others: there all queries are looked at, and count if they
-    have a mark or are in a dense block."""
+    """Sums over all heads of a group, from `first_head` on; not of groups that are dense."""
     key_blocks = tl.cdiv(S, RK)
     rep = heads // groups
     block, z = early_first(key_blocks)
@@ -101,16 +97,6 @@ def keys_backward_kernel(
     if tl.load(p_whole + z) > 0:
         return
     b, g = z // groups, z % groups
-    o_head = tl.arange(0, 32)
-    longest, blocks = 0, 0
-    for i in range(0, rep, 32):
-        m_head = i + o_head < rep
-        o_first = b * heads + g * rep + i + o_head
-        o_place = (o_first - first_head) * key_blocks + block
-        longest = tl.maximum(longest, tl.max(tl.load(p_end + o_place, mask=m_head, other=0), 0))
-        blocks += tl.sum(tl.load(p_dense_count + o_first, mask=m_head, other=0), 0)
-    if ((longest <= cap) & (blocks == 0)) != LISTED:
-        return
     o_key = block * RK + tl.arange(0, RK)
     m_key = o_key < S
     b_key = gather_tile(p_key + b * key_b + g * key_g, o_key, m_key, key_s, D, BD)
@@ -127,23 +113,13 @@ def keys_backward_kernel(
         state = (p_state, p_mean, (b * heads + h) * T, n, S)
         row = b * heads + h - first_head
         place = row * key_blocks + block
-        if LISTED:
-            last = tl.load(p_end + place)
-            first = last - tl.load(p_count + place)
-            p_queries = p_list + row * cap + o_c
-            o_next = tl.load(p_queries + first, mask=first + o_c < last, other=0)
-        else:
-            first = search(places[1], T, block * RK + 1) // C * C
-            last = search(places[0], T, block * RK + RK)
+        last = tl.load(p_end + place)
+        first = last - tl.load(p_count + place)
+        p_queries = p_list + row * room + o_c
+        o_next = tl.load(p_queries + first, mask=first + o_c < last, other=0)
         for c in range(first, last, C):
-            if LISTED:
-                o_t, m_t = o_next, c + o_c < last
-                o_next = tl.load(p_queries + c + C, mask=c + C + o_c < last, other=0)
-            else:
-                o_t = c + o_c
-                b_word = tl.load(p_bits + place * words + o_t // 32, mask=o_t < T, other=0)
-                dense = tl.load(p_dense + (b * heads + h) * tl.cdiv(T, BM) + c // BM) != 0
-                m_t = ((((b_word >> (o_t % 32)) & 1) != 0) | dense) & (o_t < T)
+            o_t, m_t = o_next, c + o_c < last
+            o_next = tl.load(p_queries + c + C, mask=c + C + o_c < last, other=0)
             b_key_sum, b_value_sum = add_queries(
                 b_key_sum, b_value_sum, b_key, b_value, o_key, m_key, o_t, m_t, head, p_rows,
                 p_seed, p_mask, places, state, numbers, strides, KIND, FEATURES, D, E, BD, BE,

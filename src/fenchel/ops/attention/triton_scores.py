@@ -44,6 +44,13 @@ def is_chosen(p_flags, o, CLASS: tl.constexpr):
 
 
 @triton.jit
+def locate(index, parts, heads):
+    """The batch and head of the index-th block, and its place among the blocks of the head."""
+    row = (index // parts).to(tl.int64)
+    return row // heads, row % heads, index % parts
+
+
+@triton.jit
 def tanh(x):
     """tanh x to a few roundings of its value."""
     near = larger(tl.minimum(x, 10.0, propagate_nan=tl.PropagateNan.ALL), -10.0)  # it is ±1 beyond

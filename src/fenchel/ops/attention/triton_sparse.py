@@ -26,6 +26,7 @@ from .triton_dense import (
     dense_backward_keys,
     dense_backward_queries,
     dense_forward,
+    near_rows,
     tolerance,
 )
 from .triton_keys import keys_backward_kernel
@@ -142,8 +143,8 @@ def sparse_forward(
     _mark(launches, problem, limit, unfit, lists, plan)
     launches.add(
         launcher(choose_kernel, R=GROUP, BM=BLOCK, W=64, num_warps=4),
-        (problem.batch * problem.groups,), lists.counts, lists.dense, lists.dense_counts,
-        lists.whole, problem.heads, problem.groups, problem.queries, plan.cap,
+        (problem.batch * problem.groups,), lists.counts, lists.dense, lists.whole, problem.heads,
+        problem.groups, problem.queries, plan.cap,
     )  # fmt: skip
     groups = triton.cdiv(problem.queries, GROUP) * problem.all_heads
     least = 0
@@ -158,6 +159,7 @@ def sparse_forward(
             plan.cap, least,
         )  # fmt: skip
         least = size * tiles + 1
+    near_rows(launches, problem, state, lists.dense)
     means = lists.means if keep else None
     dense_forward(launches, problem, output, tau, state, lists.dense, means)
     launches.run()
@@ -174,7 +176,7 @@ def sparse_backward(
         launches, problem, grad, output, state, mean, query_grad, rows, needs, lists.dense,
         lists.means,
     )  # fmt: skip
-    dense_backward_keys(launches, problem, grad, state, mean, key_grad, value_grad, lists.whole)
+    whole = lists.whole.clone()
     blocks, words = triton.cdiv(problem.keys, KEYS), triton.cdiv(problem.queries, 32)
     share, room = problem.heads // problem.groups, plan.pairs * problem.queries
     turns = _heads_at_a_time(blocks * words + room, problem.all_heads, share, plan)
@@ -202,18 +204,16 @@ def sparse_backward(
         )  # fmt: skip
         launches.add(
             launcher(list_queries_kernel, W=plan.words, BW=plan.words, num_warps=1),
-            (blocks, heads), bits, counts, listed, ends, blocks, words, room,
+            (blocks, heads), bits, counts, listed, ends, whole, blocks, words, room, first, share,
         )  # fmt: skip
         size, warps, stages = plan.keys
-        for is_listed in (True, False):
-            launches.add(
-                problem.launcher(
-                    keys_backward_kernel, num_warps=warps, num_stages=stages, RK=KEYS, C=size,
-                    BM=BLOCK, LISTED=is_listed,
-                    KIND=kind if is_listed else problem.constants["KIND"],
-                ),
-                (blocks * heads // share,), *arguments, mean, bits, listed, counts, ends,
-                lists.dense_counts, lists.dense, lists.whole, key_grad, value_grad,
-                *problem.numbers, *sizes, room, words, first,
-            )  # fmt: skip
+        launches.add(
+            problem.launcher(
+                keys_backward_kernel, num_warps=warps, num_stages=stages, RK=KEYS, C=size, KIND=kind
+            ),
+            (blocks * heads // share,), *arguments, mean, listed, counts, ends, whole, key_grad,
+            value_grad, *problem.numbers, *sizes, room, first,
+        )  # fmt: skip
         launches.run()
+    dense_backward_keys(launches, problem, grad, state, mean, key_grad, value_grad, whole)
+    launches.run()

@@ -63,16 +63,6 @@ def any_powers(b_t, base, rest, alpha):
 
 
 @triton.jit
-def fold_base(top, base, IS_HALF: tl.constexpr, KIND: tl.constexpr):
-    """Top and base as the threshold and 0: fewer numbers to hold, where half precision does not
-    show what a threshold rounds."""
-    if IS_HALF and KIND != ANY:
-        return top - base, tl.zeros_like(base)
-    else:
-        return top, base
-
-
-@triton.jit
 def weights_tile(b_t, base, rest, alpha, KIND: tl.constexpr):
     """p, and p^(2−α) on the support; all but b_t broadcast."""
     if KIND == ANY:
@@ -147,9 +137,7 @@ def partial_sums(b_x, IS_HALF: tl.constexpr):
     """Sums over parts of each row, (M, N) → (M, parts): of half precision those that a lane holds
     on the tensor cores' layout, so that no lanes exchange anything."""
     if IS_HALF:
-        b_x = tl.reshape(b_x, [b_x.shape[0], b_x.shape[1] // 8, 4, 2])
-        b_x = tl.reshape(tl.permute(b_x, [0, 2, 1, 3]), [b_x.shape[0], 4, b_x.shape[1] * 2])
-        return tl.sum(b_x, 2)
+        return tl.sum(tl.reshape(b_x, [b_x.shape[0], b_x.shape[1] // 8, 8]), 1)
     else:
         return tl.sum(b_x, 1)[:, None]
 
@@ -159,6 +147,41 @@ def newton(total, slope, alpha):
     """Newton's step of the base for the root of order 1/(α − 1) of the sum, which is convex."""
     log = (alpha - 1) * tl.log(total)
     return total / slope * log * expm1_over(-log)
+
+
+@triton.jit
+def halley(total, slope, curve, alpha):
+    """A step of the base from far away: Newton's, for the root of that order with which the sum
+    grows here as its second derivative says. It converges with the third power."""
+    r = 1 / (alpha - 1)
+    part = tl.minimum((r - 1) / r * total * curve / (slope * slope), 0.98)
+    order = tl.maximum(1 / (1 - part), r)
+    log = tl.log(total) / order
+    return total / slope * (alpha - 1) * order * log * expm1_over(-log)
+
+
+@triton.jit
+def far_terms(b_t, base, alpha, KIND: tl.constexpr):
+    """p, and its first two derivatives in u up to the factors r and r (r − 1), not of ANY."""
+    b_u = rise(b_t, base)
+    if KIND == LINEAR:
+        return b_u, tl.where(b_u > 0, 1.0, 0.0), tl.zeros_like(b_u)
+    elif KIND == QUADRATIC:
+        return b_u * b_u, b_u, tl.where(b_u > 0, 1.0, 0.0)
+    elif KIND > QUADRATIC:
+        b_curve = b_u * b_u if KIND == QUARTIC else b_u
+        return b_u * b_u * b_curve, b_u * b_curve, b_curve
+    else:
+        r = 1 / (alpha - 1)
+        b_log = fast_log2(b_u)
+        b_w = tl.where(b_u > 0, fast_exp2((r - 1) * b_log), 0.0)
+        return b_u * b_w, b_w, tl.where(b_u > 0, fast_exp2((r - 2) * b_log), 0.0)
+
+
+@triton.jit
+def is_near(total, alpha):
+    """Whether a step from here leaves a sum that the next pass can settle."""
+    return tl.abs(total - 1) < tl.where(alpha < 1.4, 0.3, 0.06)
 
 
 @triton.jit
