@@ -10,6 +10,7 @@ import triton.language as tl
 
 from .triton_scores import (
     BLOCK,
+    CHANGED,
     DROPOUT,
     HAS_MASK,
     MASKED,
@@ -27,7 +28,7 @@ from .triton_scores import (
     locate,
     store_tile,
 )
-from .triton_threshold import weights_tile
+from .triton_threshold import ANY, powers, rise_from, weights_tile
 
 ALPHA = tl.constexpr(1)
 """Bits of NEEDS: of which parameters of the rows the gradients are wanted."""
@@ -71,6 +72,26 @@ def alpha_gradient(s, epsilon):
 
 
 @triton.jit
+def solved_tile(
+    b_dot, solution, rows, o_key, mask_stride, m_pair, softcap,
+    IS_HALF: tl.constexpr, EDGE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr,
+):  # fmt: skip
+    """Of each pair x − top, the slope of its score, p and w, from the products. Half precision does
+    not show what a threshold rounds, so there one instruction goes from the product to u."""
+    top, base, rest, alpha = solution
+    if IS_HALF and KIND != ANY and not EDGE and not CHANGED & FEATURES:
+        b_u = rise_from(b_dot, rows[0], base - top)
+        b_p, b_w = powers(b_u, alpha, KIND)
+        return b_u - base, tl.full(b_dot.shape, 1.0, tl.float32), b_p, b_w
+    else:
+        b_t, b_steepness = distances_tile(
+            b_dot, top, rows, o_key, mask_stride, m_pair, softcap, EDGE, FEATURES
+        )
+        b_p, b_w = weights_tile(b_t, base, rest, alpha, KIND)
+        return b_t, b_steepness, b_p, b_w
+
+
+@triton.jit
 def query_tile(
     b_query, b_grad, tile, keys, values, rows, solution, noise, softcap,
     EDGE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr,
@@ -79,17 +100,16 @@ def query_tile(
     """Of a tile (BM, BN) x − top, p, w, dp, the products, their slopes; and the keys (BN, BD)."""
     p_key, key_stride, mask_stride, S = keys
     p_value, value_stride = values
-    top, base, rest, alpha = solution
     o_key = tile * BN + tl.arange(0, BN)[None, :]
     # (BN, BD) and (BN, BE)
     b_key = load_tile(p_key, tile * BN, key_stride, S, EDGE, D, BN, BD)
     b_value = load_tile(p_value, tile * BN, value_stride, S, EDGE, E, BN, BE)
     b_zero = tl.zeros([b_query.shape[0], BN], tl.float32)
     b_dot = dot(b_query, tl.trans(b_key), b_zero)
-    b_t, b_steepness = distances_tile(
-        b_dot, top, rows, o_key, mask_stride, o_key < S, softcap, EDGE, FEATURES
-    )
-    b_p, b_w = weights_tile(b_t, base, rest, alpha, KIND)
+    b_t, b_steepness, b_p, b_w = solved_tile(
+        b_dot, solution, rows, o_key, mask_stride, o_key < S, softcap,
+        b_query.dtype != tl.float32, EDGE, KIND, FEATURES,
+    )  # fmt: skip
     b_dp = dot(b_grad, tl.trans(b_value), b_zero)
     if DROPOUT & FEATURES:
         seed, o_pair, dropout = noise
@@ -267,8 +287,8 @@ def attention_backward_query_kernel(
     D: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
     BE: tl.constexpr,
 ):  # fmt: skip
-    """What `query_block` does for all queries; with `p_dense` only for blocks that are dense, and of
-    the CLASS."""
+    """What `query_block` does for all queries; with `p_dense` only for blocks that are dense, and
+    of the CLASS."""
     blocks = tl.cdiv(T, BM)
     for index in range(tl.program_id(0), blocks * (n // T), tl.num_programs(0)):
         b, h, place = locate(index, blocks, heads)

@@ -7,11 +7,11 @@ So no two programs write to the same place, and results are always the same.
 import triton
 import triton.language as tl
 
+from .triton_backward import solved_tile
 from .triton_scores import (
     DROPOUT,
     HAS_MASK,
     MASKED,
-    distances_tile,
     dot,
     edge_tile,
     is_chosen,
@@ -23,7 +23,6 @@ from .triton_scores import (
     query_ranges,
     store_tile,
 )
-from .triton_threshold import weights_tile
 
 
 @triton.jit
@@ -50,18 +49,21 @@ def key_tile(
     rows = load_queries(
         parameters, p_starts, p_stops, p_diagonal, p_mask, o_t, m_t, mask_t, 1, FEATURES
     )
-    top = tl.load(p_state + o_row)[:, None]
-    base = tl.load(p_state + n + o_row)[:, None]
-    rest = tl.load(p_state + 2 * n + o_row)[:, None]
+    solution = (
+        tl.load(p_state + o_row)[:, None],
+        tl.load(p_state + n + o_row)[:, None],
+        tl.load(p_state + 2 * n + o_row)[:, None],
+        parameters[0][:, None],
+    )
     mean = tl.load(p_mean + o_row)[:, None]
     slope = (parameters[2] / parameters[1])[:, None]
     b_zero = tl.zeros([BM, b_key.shape[0]], tl.float32)
     b_dot = dot(b_query, tl.trans(b_key), b_zero)
     m_pair = (o_key < S) & m_t[:, None]
-    b_t, b_steepness = distances_tile(
-        b_dot, top, rows, o_key, mask_s, m_pair, softcap, EDGE, FEATURES
-    )
-    b_p, b_w = weights_tile(b_t, base, rest, parameters[0][:, None], KIND)
+    b_t, b_steepness, b_p, b_w = solved_tile(
+        b_dot, solution, rows, o_key, mask_s, m_pair, softcap,
+        b_query.dtype != tl.float32, EDGE, KIND, FEATURES,
+    )  # fmt: skip
     b_dp = dot(b_grad, tl.trans(b_value), b_zero)
     if DROPOUT & FEATURES:
         seed, dropout = noise

@@ -139,8 +139,8 @@ def dense_forward(
                 attention_forward_kernel, **of.options(), TOLERANCE=tolerance(output.dtype),
                 KIND=kind, CLASS=block_class, STARTED=is_started,
             ),
-            _grid(blocks, dense), *problem.vectors, *problem.pointers, output, tau, state, means, dense,
-            *problem.numbers, *problem.sizes,
+            _grid(blocks, dense), *problem.vectors, *problem.pointers, output, tau, state, means,
+            dense, *problem.numbers, *problem.sizes,
         )  # fmt: skip
 
 

@@ -61,17 +61,26 @@ HALF_SCALE = tl.constexpr(2.0**14)
 
 
 @triton.jit
+def key_products(
+    b_query, tile, keys, EDGE: tl.constexpr, D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr
+):
+    """The products of the queries with the keys of a tile, (BM, BN)."""
+    p_key, key_stride, _, S = keys
+    # (BN, BD)
+    b_key = load_tile(p_key, tile * BN, key_stride, S, EDGE, D, BN, BD)
+    return dot(b_query, tl.trans(b_key), tl.zeros([b_query.shape[0], BN], tl.float32))
+
+
+@triton.jit
 def key_distances(
     b_query, tile, top, keys, rows, softcap,
     EDGE: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, BN: tl.constexpr,
     BD: tl.constexpr,
 ):  # fmt: skip
     """x − top of a tile, (BM, BN); `top` is (BM,)."""
-    p_key, key_stride, mask_stride, S = keys
+    _, _, mask_stride, S = keys
     o_key = tile * BN + tl.arange(0, BN)[None, :]
-    # (BN, BD)
-    b_key = load_tile(p_key, tile * BN, key_stride, S, EDGE, D, BN, BD)
-    b_dot = dot(b_query, tl.trans(b_key), tl.zeros([b_query.shape[0], BN], tl.float32))
+    b_dot = key_products(b_query, tile, keys, EDGE, D, BN, BD)
     b_t, _ = distances_tile(
         b_dot, top[:, None], rows, o_key, mask_stride, o_key < S, softcap, EDGE, FEATURES
     )
@@ -280,7 +289,7 @@ def shifts_mean(step, base, sums, alpha, KIND: tl.constexpr):
     elif KIND == QUADRATIC:
         return is_long & (size * sums[2] > 2.0**-11 * sums[1])
     else:
-        return is_long & (size * (1 / (alpha - 1) - 1) * sums[1] > 2.0**-12 * sums[0])
+        return is_long & (size * (1 / (alpha - 1) - 1) * sums[1] > 2.0**-11 * sums[0])
 
 
 @triton.jit

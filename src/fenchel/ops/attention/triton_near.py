@@ -7,9 +7,10 @@ two derivatives. The steps converge with the third power, so one to three passes
 import triton
 import triton.language as tl
 
-from .triton_forward import key_distances
+from .triton_forward import key_distances, key_products
 from .triton_scores import (
     BLOCK,
+    CHANGED,
     SINKS,
     edge_tile,
     is_chosen,
@@ -19,16 +20,16 @@ from .triton_scores import (
     load_row_tile,
     locate,
 )
-from .triton_threshold import LINEAR, far_terms, halley, is_near, partial_sums
+from .triton_threshold import LINEAR, far_terms, halley, is_near, partial_sums, rise, rise_from
 
 MAX_PASSES = tl.constexpr(8)
 """From there on `attention_forward_kernel` goes on, which brackets the threshold."""
 
 
 @triton.jit
-def add_far_terms(sums, b_t, base, alpha, KIND: tl.constexpr, IS_HALF: tl.constexpr):
+def add_far_terms(sums, b_u, alpha, KIND: tl.constexpr, IS_HALF: tl.constexpr):
     """Partial sums of `far_terms` with one more tile."""
-    b_p, b_w, b_curve = far_terms(b_t, base[:, None], alpha[:, None], KIND)
+    b_p, b_w, b_curve = far_terms(b_u, alpha[:, None], KIND)
     curve = sums[2]
     if KIND != LINEAR:
         curve += partial_sums(b_curve, IS_HALF)
@@ -73,16 +74,23 @@ def near_block(
     while (steps < MAX_PASSES) & (tl.min(near.to(tl.int32), 0) == 0):
         b_zero = tl.zeros([BM, 8 if IS_HALF else 1], tl.float32)
         sums = (b_zero, b_zero, b_zero)
+        shift = (base - peak)[:, None]
         for i in range(inner, inner_end):
-            b_t = key_distances(b_query, i, peak, keys, rows, softcap, False, FEATURES, D, BN, BD)
-            sums = add_far_terms(sums, b_t, base, b_alpha, KIND, IS_HALF)
+            if CHANGED & FEATURES:
+                b_t = key_distances(
+                    b_query, i, peak, keys, rows, softcap, False, FEATURES, D, BN, BD
+                )
+                b_u = rise(b_t, base[:, None])
+            else:
+                b_u = rise_from(key_products(b_query, i, keys, False, D, BN, BD), rows[0], shift)
+            sums = add_far_terms(sums, b_u, b_alpha, KIND, IS_HALF)
         for i in range(edges):
             tile = edge_tile(i, begin, before, inner_end)
             b_t = key_distances(b_query, tile, peak, keys, rows, softcap, True, FEATURES, D, BN, BD)
-            sums = add_far_terms(sums, b_t, base, b_alpha, KIND, IS_HALF)
+            sums = add_far_terms(sums, rise(b_t, base[:, None]), b_alpha, KIND, IS_HALF)
         total, slope, curve = tl.sum(sums[0], 1), tl.sum(sums[1], 1), tl.sum(sums[2], 1)
         if SINKS & FEATURES:
-            b_p, b_w, b_curve = far_terms(b_sink, base[:, None], b_alpha[:, None], KIND)
+            b_p, b_w, b_curve = far_terms(rise(b_sink, base[:, None]), b_alpha[:, None], KIND)
             total, slope = total + tl.sum(b_p, 1), slope + tl.sum(b_w, 1)
             curve += tl.sum(b_curve, 1)
         moved = base - halley(total, slope, curve, b_alpha)

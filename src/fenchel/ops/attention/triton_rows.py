@@ -61,16 +61,14 @@ def open_group(
 
 @triton.jit
 def candidate_distances(
-    b_query, first, count, top, p_list, keys, rows, softcap,
+    b_query, o_key, first, count, top, keys, rows, softcap,
     FEATURES: tl.constexpr, D: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """x − top of C candidates from the first on, (16, C)."""
+    """x − top of the candidates o_key, which are the C from the first on, (16, C)."""
     p_key, key_stride, mask_stride, S = keys
     b_t = tl.full([16, C], -float("inf"), tl.float32)
     if first < count:
-        o = first + tl.arange(0, C)
-        m_key = o < count
-        o_key = tl.load(p_list + o, mask=m_key, other=0)
+        m_key = first + tl.arange(0, C) < count
         b_key = gather_tile(p_key, o_key, m_key, key_stride, D, BD)
         b_dot = narrow_dot(b_query, tl.trans(b_key), tl.zeros([16, C], tl.float32))
         o_key = tl.where(m_key, o_key, S)  # which no query sees
@@ -82,14 +80,12 @@ def candidate_distances(
 
 @triton.jit
 def add_values(
-    b_sum, b_mean, b_p, b_w, first, count, p_list, p_value, value_stride, noise,
+    b_sum, b_mean, b_p, b_w, o_key, first, count, p_value, value_stride, noise,
     KEEP: tl.constexpr, FEATURES: tl.constexpr, E: tl.constexpr, C: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """Σ p v, and with KEEP Σ w v, with C candidates more."""
+    """Σ p v, and with KEEP Σ w v, with the candidates o_key more."""
     if first < count:
-        o = first + tl.arange(0, C)
-        m_key = o < count
-        o_key = tl.load(p_list + o, mask=m_key, other=0)
+        m_key = first + tl.arange(0, C) < count
         b_value = gather_tile(p_value, o_key, m_key, value_stride, E, BE)
         if DROPOUT & FEATURES:
             seed, o_pair, dropout = noise
@@ -163,12 +159,17 @@ def solve_group(
     peak = tl.where(is_empty, 0.0, top)
     # (16, BD)
     b_query = load_row_tile(p_query + b * query_b + h * query_h, o_t, query_t, D, BD)
-    ts = ()
+    # The whole list first, so that nothing waits for a part of it and then for its keys.
+    o_keys, ts = (), ()
+    for i in tl.static_range(NC):
+        o = i * C + tl.arange(0, C)
+        o_key = tl.load(p_list + o, mask=o < count, other=0)
+        o_keys = o_keys + (o_key,)  # noqa: RUF005  Triton has no unpacking
     for i in tl.static_range(NC):
         b_t = candidate_distances(
-            b_query, i * C, count, peak[:, None], p_list, keys, rows, softcap, FEATURES, D, C, BD
+            b_query, o_keys[i], i * C, count, peak[:, None], keys, rows, softcap, FEATURES, D, C, BD
         )
-        ts = ts + (b_t,)  # noqa: RUF005  Triton has no unpacking
+        ts = ts + (b_t,)  # noqa: RUF005
     if SINKS & FEATURES:
         b_sink = ((b_alpha - 1) / b_gamma * b_sink - peak)[:, None]
     else:
@@ -197,7 +198,7 @@ def solve_group(
     for i in tl.static_range(NC):
         b_p, b_w = weights_tile(ts[i], base[:, None], rest[:, None], b_alpha[:, None], KIND)
         b_sum, b_mean = add_values(
-            b_sum, b_mean, b_p, b_w, i * C, count, p_list, p_value, value_s, noise,
+            b_sum, b_mean, b_p, b_w, o_keys[i], i * C, count, p_value, value_s, noise,
             KEEP, FEATURES, E, C, BE,
         )  # fmt: skip
     if p_value.dtype.element_ty == tl.float16:

@@ -26,6 +26,8 @@ DROPOUT = tl.constexpr(64)
 HAS_MASK = tl.constexpr(MASKED.value + ADDED.value)
 RESCALED = tl.constexpr(SOFTCAP.value + SLOPES.value + ADDED.value)
 """With one of these a score is more than a multiple of the product."""
+CHANGED = tl.constexpr(RESCALED.value + MASKED.value)
+"""With one of these x is not a multiple of the product for all that a query sees."""
 
 
 BLOCK = tl.constexpr(sizes.BLOCK)

@@ -42,6 +42,18 @@ def rise(b_t, base):
 
 
 @triton.jit
+def rise_from(b_z, factor, shift):
+    """u = factor z + shift between 0 and 1, in one instruction; all but b_z broadcast."""
+    if _INTERPRETED:
+        return tl.minimum(tl.maximum(b_z * factor + shift, 0.0), 1.0)
+    else:
+        return tl.inline_asm_elementwise(
+            "fma.rn.sat.f32 $0, $1, $2, $3;", "=f,f,f,f", [b_z, factor, shift],
+            dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
 def power_of(y, exponent):
     """y^exponent of positive numbers, 0 otherwise."""
     m_in = y > 0
@@ -63,25 +75,30 @@ def any_powers(b_t, base, rest, alpha):
 
 
 @triton.jit
+def powers(b_u, alpha, KIND: tl.constexpr):
+    """p, and p^(2−α) on the support, not of ANY; α broadcasts."""
+    if KIND == LINEAR:
+        return b_u, tl.where(b_u > 0, 1.0, 0.0)
+    elif KIND == QUADRATIC:
+        return b_u * b_u, b_u
+    elif KIND > QUADRATIC:
+        b_w = b_u * b_u * b_u if KIND == QUARTIC else b_u * b_u
+        return b_u * b_w, b_w
+    else:
+        r = 1 / (alpha - 1)
+        b_log = fast_log2(b_u)
+        b_w = tl.where(b_u > 0, fast_exp2((r - 1) * b_log), 0.0)
+        return b_u * b_w, b_w
+
+
+@triton.jit
 def weights_tile(b_t, base, rest, alpha, KIND: tl.constexpr):
     """p, and p^(2−α) on the support; all but b_t broadcast."""
     if KIND == ANY:
         _, b_p = any_powers(b_t, base, rest, alpha)
         return b_p, power_of(b_p, 2 - alpha)
     else:
-        b_u = rise(b_t, base)
-        if KIND == LINEAR:
-            return b_u, tl.where(b_u > 0, 1.0, 0.0)
-        elif KIND == QUADRATIC:
-            return b_u * b_u, b_u
-        elif KIND > QUADRATIC:
-            b_w = b_u * b_u * b_u if KIND == QUARTIC else b_u * b_u
-            return b_u * b_w, b_w
-        else:
-            r = 1 / (alpha - 1)
-            b_log = fast_log2(b_u)
-            b_w = tl.where(b_u > 0, fast_exp2((r - 1) * b_log), 0.0)
-            return b_u * b_w, b_w
+        return powers(rise(b_t, base), alpha, KIND)
 
 
 @triton.jit
@@ -161,27 +178,24 @@ def halley(total, slope, curve, alpha):
 
 
 @triton.jit
-def far_terms(b_t, base, alpha, KIND: tl.constexpr):
+def far_terms(b_u, alpha, KIND: tl.constexpr):
     """p, and its first two derivatives in u up to the factors r and r (r − 1), not of ANY."""
-    b_u = rise(b_t, base)
+    b_p, b_w = powers(b_u, alpha, KIND)
     if KIND == LINEAR:
-        return b_u, tl.where(b_u > 0, 1.0, 0.0), tl.zeros_like(b_u)
+        return b_p, b_w, tl.zeros_like(b_u)
     elif KIND == QUADRATIC:
-        return b_u * b_u, b_u, tl.where(b_u > 0, 1.0, 0.0)
+        return b_p, b_w, tl.where(b_u > 0, 1.0, 0.0)
     elif KIND > QUADRATIC:
-        b_curve = b_u * b_u if KIND == QUARTIC else b_u
-        return b_u * b_u * b_curve, b_u * b_curve, b_curve
+        return b_p, b_w, b_u * b_u if KIND == QUARTIC else b_u
     else:
-        r = 1 / (alpha - 1)
-        b_log = fast_log2(b_u)
-        b_w = tl.where(b_u > 0, fast_exp2((r - 1) * b_log), 0.0)
-        return b_u * b_w, b_w, tl.where(b_u > 0, fast_exp2((r - 2) * b_log), 0.0)
+        b_curve = fast_exp2((1 / (alpha - 1) - 2) * fast_log2(b_u))
+        return b_p, b_w, tl.where(b_u > 0, b_curve, 0.0)
 
 
 @triton.jit
 def is_near(total, alpha):
     """Whether a step from here leaves a sum that the next pass can settle."""
-    return tl.abs(total - 1) < tl.where(alpha < 1.4, 0.3, 0.06)
+    return tl.abs(total - 1) < tl.where(alpha < 1.4, 0.15, 0.06)
 
 
 @triton.jit
