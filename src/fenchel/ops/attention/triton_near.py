@@ -7,7 +7,7 @@ two derivatives. The steps converge with the third power, so one to three passes
 import triton
 import triton.language as tl
 
-from .triton_forward import key_distances, key_products
+from .triton_passes import key_distances, key_products
 from .triton_scores import (
     BLOCK,
     CHANGED,

@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 
 from .triton_backward import ALPHA, GAMMA, SCALE, SINK, SLOPE, add_all, alpha_gradient, alpha_sums
-from .triton_forward import HALF_SCALE, MAX_PASSES, add_weighted
+from .triton_forward import HALF_SCALE, add_weighted
+from .triton_passes import MAX_PASSES
 from .triton_scores import (
     DROPOUT,
     SINKS,

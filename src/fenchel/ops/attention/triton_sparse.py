@@ -13,15 +13,7 @@ from torch import Tensor
 
 from .._triton.launcher import Launches, launcher
 from .sizes import BLOCK, CAP, GROUP, Kept
-from .triton_candidates import (
-    bound_kernel,
-    choose_kernel,
-    count_kernel,
-    list_kernel,
-    list_queries_kernel,
-    mark_kernel,
-    norm_kernel,
-)
+from .triton_candidates import bound_kernel, mark_kernel, norm_kernel
 from .triton_dense import (
     dense_backward_keys,
     dense_backward_queries,
@@ -30,6 +22,7 @@ from .triton_dense import (
     tolerance,
 )
 from .triton_keys import keys_backward_kernel
+from .triton_lists import choose_kernel, count_kernel, list_kernel, list_queries_kernel
 from .triton_problem import Problem
 from .triton_rows import rows_backward_kernel, rows_forward_kernel
 from .triton_threshold import ANY, FAST
