@@ -24,7 +24,7 @@ FROM_SOURCE := PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH}
 NATIVE_TESTS := tests/ops/test_native.py tests/ops/test_inference.py tests/ops/test_sparsemap_solver.py \
 	tests/ops/test_sparsemap_rounds.py
 GPU_TESTS := tests/test_gpu.py tests/ops/test_binding_gpu.py tests/losses/test_linear.py tests/ops/test_triton.py tests/ops/test_triton_prox.py \
-	tests/ops/test_triton_attention.py tests/ops/test_triton_attention_rows.py tests/ops/test_triton_attention_features.py \
+	tests/ops/test_triton_attention.py tests/ops/test_triton_attention_rows.py tests/ops/test_triton_attention_features.py tests/ops/test_triton_attention_dense.py \
 	tests/ops/test_triton_cached_attention.py tests/attention/test_attention_gpu.py tests/attention/test_attend_gpu.py \
 	tests/structures/test_structures_gpu.py tests/structures/test_gibbs_gpu.py tests/structures/test_perturbed_gpu.py tests/latent/test_latent_gpu.py tests/seq2seq/models/test_model_gpu.py \
 	tests/seq2seq/decoding/test_search_gpu.py tests/seq2seq/training/test_training_gpu.py \

@@ -149,7 +149,9 @@ def dense_backward_queries(
     mean: Tensor, query_grad: Tensor, rows: Tensor, needs: int, dense: Tensor | None = None,
     means: Tensor | None = None, tiles: Tiles | None = None,
 ) -> None:  # fmt: skip
-    """The gradients of the queries and of their parameters, and the means Σ w dp / Σ w."""
+    """The gradients of the queries and of their parameters, and the means Σ w dp / Σ w. Those of
+    the values are near enough for half precision."""
+    is_half = problem.query.dtype != torch.float32
     for block_class, kind, _ in variants(problem, dense is not None):
         of = tiles or choose_tiles("query", problem, kind)
         blocks = triton.cdiv(problem.queries, of.queries) * problem.all_heads
@@ -159,7 +161,7 @@ def dense_backward_queries(
                 NEEDS=needs, KIND=kind, CLASS=block_class,
             ),
             _grid(blocks, dense), *problem.vectors, *problem.pointers, grad, state, output,
-            None if kind == ANY.value else means, mean, query_grad, rows, dense,
+            means if is_half and kind != ANY.value else None, mean, query_grad, rows, dense,
             *problem.numbers, *problem.sizes, *grad.stride()[:3],
         )  # fmt: skip
 

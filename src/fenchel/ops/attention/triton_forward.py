@@ -259,8 +259,9 @@ def forward_block(
                 moved, rest, low, high, solved = advance(
                     sums, base, rest, low, high, done, b_alpha, S + 1.0, TOLERANCE, KIND
                 )
-                shifts = shifts_mean(moved - base, base, sums, b_alpha, KIND)
-                is_open = tl.max((~done & (~solved | shifts)).to(tl.int32), 0)
+                if b_query.dtype != tl.float32:
+                    solved = solved & ~shifts_mean(moved - base, base, sums, b_alpha, KIND)
+                is_open = tl.max((~done & ~solved).to(tl.int32), 0)
         # To first order a weight changes by r w times the change of the base.
         change = (moved - base) / (b_alpha - 1)
         b_sum += change[:, None] * b_mean

@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 
 from .._triton.root import larger, row_max
-from ..attention.triton_forward import HALF_SCALE, MAX_PASSES, add_weighted, keep_largest
+from ..attention.triton_forward import HALF_SCALE, add_weighted
+from ..attention.triton_passes import MAX_PASSES, keep_largest
 from ..attention.triton_scores import SINKS, load_parameters
 from ..attention.triton_threshold import (
     ANY,
