@@ -89,6 +89,19 @@ def test_lists_in_half_precision() -> None:
     problem.check(1e-5, 8 * HALF[torch.bfloat16])
 
 
+def test_far_scores_do_not_spoil_gradients_in_half_precision() -> None:
+    problem = causal(case(h=2, g=1, t=33, s=140, dtype=torch.bfloat16, way=LISTS))
+    problem.query *= 5
+    problem.key += 1
+    *_, found = problem.run_backward(grad := torch.randn(1, 2, 33, 16), problem.run(), 2 + 4)
+    given = problem.parameters()
+    output, _ = problem.truth(given)
+    wanted = torch.autograd.grad(output, given[4:6], grad.double())
+    for got, want in zip(found[1:3], wanted, strict=True):  # of γ and of the scale
+        error = (got.cpu().double() - want.squeeze(-1)).abs().max() / want.abs().max()
+        assert error < 2**-7
+
+
 def test_nothing_is_kept_without_a_backward_pass() -> None:
     problem = causal(case(h=2, g=1, t=33, s=140, way=LISTS))
     output, tau, _ = attention(*problem.arguments(), keep=False, way=LISTS)

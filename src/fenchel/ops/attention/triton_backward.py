@@ -36,6 +36,8 @@ GAMMA = tl.constexpr(2)
 SCALE = tl.constexpr(4)
 SLOPE = tl.constexpr(8)
 SINK = tl.constexpr(16)
+PAIRED = tl.constexpr(GAMMA.value + SCALE.value + SLOPE.value)
+"""Sums over scores, or the like: they need the mean of dp under w exactly."""
 
 
 @triton.jit
@@ -126,25 +128,25 @@ def add_all(one, other):
 
 
 @triton.jit
-def add_pair(pair, b_dz, b_w, b_x, IS_EXACT: tl.constexpr):
-    """Σ dz x, and unless the mean is exact Σ w x, with one more tile."""
-    other = pair[1] if IS_EXACT else pair[1] + tl.sum(b_w * b_x, 1)
-    return pair[0] + tl.sum(b_dz * b_x, 1), other
+def add_pair(pair, b_dz, b_w, b_x):
+    """Σ dz x and Σ w x with one more tile."""
+    return pair[0] + tl.sum(b_dz * b_x, 1), pair[1] + tl.sum(b_w * b_x, 1)
 
 
 @triton.jit
 def gradient_tile(
     sums, by_gamma, by_scale, by_slope, by_alpha, guess, b_query, b_grad, tile, keys, values,
     rows, solution, noise, softcap,
-    NEEDS: tl.constexpr, IS_EXACT: tl.constexpr, EDGE: tl.constexpr, KIND: tl.constexpr,
+    NEEDS: tl.constexpr, IS_NEAR: tl.constexpr, EDGE: tl.constexpr, KIND: tl.constexpr,
     FEATURES: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
     BE: tl.constexpr,
 ):  # fmt: skip
     """What makes up the gradients of the queries and of the rows' parameters, with one more tile.
 
-    Unless the guess is exact, the mean of dp under w is known only after all tiles. So each sum
-    over dz = w (dp − guess) comes with the same one over w, which
-    `attention_backward_query_kernel` subtracts.
+    The mean of dp under w is known only after all tiles. So each sum over dz = w (dp − guess) comes
+    with the same one over w, a multiple of which `query_block` subtracts. That of the keys is left
+    out where the guess is so near that half precision does not show the difference. It shows in
+    the gradients of the parameters, where scores that are far from zero would magnify it.
     """
     b_t, b_p, b_w, b_dp, b_dot, b_steepness, b_key = query_tile(
         b_query, b_grad, tile, keys, values, rows, solution, noise, softcap,
@@ -155,19 +157,20 @@ def gradient_tile(
         b_dz = tl.where(b_t == -float("inf"), 0.0, b_dz)
     b_sum, b_other, gap, mass = sums
     b_sum = dot((b_dz * b_steepness).to(b_key.dtype), b_key, b_sum)
-    if not IS_EXACT:
+    if not IS_NEAR:
         b_other = dot((b_w * b_steepness).to(b_key.dtype), b_key, b_other)
+    if PAIRED & NEEDS or not IS_NEAR:
         gap, mass = gap + tl.sum(b_dz, 1), mass + tl.sum(b_w, 1)
     sums = (b_sum, b_other, gap, mass)
     if GAMMA & NEEDS:
         b_x = tl.where(b_w > 0, b_t + solution[0], 0.0)
-        by_gamma = add_pair(by_gamma, b_dz, b_w, b_x, IS_EXACT)
+        by_gamma = add_pair(by_gamma, b_dz, b_w, b_x)
     if SCALE & NEEDS:
-        by_scale = add_pair(by_scale, b_dz, b_w, b_steepness * b_dot, IS_EXACT)
+        by_scale = add_pair(by_scale, b_dz, b_w, b_steepness * b_dot)
     if SLOPE & NEEDS:
         o_key = tile * BN + tl.arange(0, BN)[None, :]
         b_x = tl.abs(rows[3] - o_key).to(tl.float32)
-        by_slope = add_pair(by_slope, b_dz, b_w, b_x, IS_EXACT)
+        by_slope = add_pair(by_slope, b_dz, b_w, b_x)
     if ALPHA & NEEDS:
         by_alpha = add_all(by_alpha, alpha_sums(b_p, b_dp, solution[3] - 1))
     return sums, by_gamma, by_scale, by_slope, by_alpha
@@ -223,9 +226,9 @@ def query_block(
             b_sink - top[:, None], base[:, None], rest[:, None], b_alpha[:, None], KIND
         )
     # Σ p dp is near the mean of dp under w, so differences keep their digits.
-    IS_EXACT: tl.constexpr = p_value_mean is not None
+    IS_NEAR: tl.constexpr = p_value_mean is not None
     b_output = load_row_tile(p_output, o_row, E, E, BE).to(tl.float32)
-    if IS_EXACT:
+    if IS_NEAR:
         b_output += load_row_tile(p_value_mean, o_row, E, E, BE).to(tl.float32)
     guess = tl.sum(b_grad.to(tl.float32) * b_output, 1)
     guess = tl.where(tl.abs(guess) < float("inf"), guess, 0.0)
@@ -239,32 +242,31 @@ def query_block(
         sums, by_gamma, by_scale, by_slope, by_alpha = gradient_tile(
             sums, by_gamma, by_scale, by_slope, by_alpha, guess, b_query, b_grad, i, keys,
             values, rows, solution, noise, softcap,
-            NEEDS, IS_EXACT, False, KIND, FEATURES, D, E, BN, BD, BE,
+            NEEDS, IS_NEAR, False, KIND, FEATURES, D, E, BN, BD, BE,
         )  # fmt: skip
     for i in range(edges):
         sums, by_gamma, by_scale, by_slope, by_alpha = gradient_tile(
             sums, by_gamma, by_scale, by_slope, by_alpha, guess, b_query, b_grad,
             edge_tile(i, begin, before, inner_end), keys, values, rows, solution, noise, softcap,
-            NEEDS, IS_EXACT, True, KIND, FEATURES, D, E, BN, BD, BE,
+            NEEDS, IS_NEAR, True, KIND, FEATURES, D, E, BN, BD, BE,
         )  # fmt: skip
     b_sum, b_other, gap, mass = sums
     lack = 0 * top  # NaN if the row is
-    if not IS_EXACT:
+    if PAIRED & NEEDS or not IS_NEAR:
         lack += gap / tl.where(mass > 0, mass, 1.0)
-    mean = guess + lack
-    b_sum -= lack[:, None] * b_other
+    mean = guess + (0 * top if IS_NEAR else lack)  # the same whatever gradients are wanted
+    b_sum -= lack[:, None] * b_other  # which is zero if the guess is near
     m_row = block * BM + tl.arange(0, BM) < T
     store_tile(p_query_grad, b_sum * (b_scale / b_gamma)[:, None], o_row, m_row, D, BD)
     tl.store(p_mean + o_row, mean, mask=m_row)
     if NEEDS:
-        by_sink = -weight * mean
         p_rows_grad += o_row
         if ALPHA & NEEDS:
             by_alpha = add_all(by_alpha, alpha_sums(b_p, b_p * 0, b_alpha[:, None] - 1))
             tl.store(p_rows_grad, alpha_gradient(by_alpha, b_alpha - 1) + 0 * top, mask=m_row)
         if GAMMA & NEEDS:
             b_x = tl.where(b_w > 0, b_sink, 0.0)
-            total = by_gamma[0] - lack * by_gamma[1] + by_sink * tl.sum(b_x, 1)
+            total = by_gamma[0] - lack * by_gamma[1] - weight * (guess + lack) * tl.sum(b_x, 1)
             tl.store(p_rows_grad + n, total / (b_gamma * (1 - b_alpha)), mask=m_row)
         if SCALE & NEEDS:
             total = by_scale[0] - lack * by_scale[1]
@@ -273,7 +275,7 @@ def query_block(
             total = by_slope[0] - lack * by_slope[1]
             tl.store(p_rows_grad + 3 * n, -total / b_gamma, mask=m_row)
         if SINK & NEEDS:
-            tl.store(p_rows_grad + 4 * n, by_sink / b_gamma, mask=m_row)
+            tl.store(p_rows_grad + 4 * n, -weight * mean / b_gamma, mask=m_row)
 
 
 @triton.jit

@@ -8,7 +8,18 @@ as its distance from the output: so what it rounds is small beside how much the 
 import triton
 import triton.language as tl
 
-from .triton_backward import ALPHA, GAMMA, SCALE, SINK, SLOPE, add_all, alpha_gradient, alpha_sums
+from .triton_backward import (
+    ALPHA,
+    GAMMA,
+    PAIRED,
+    SCALE,
+    SINK,
+    SLOPE,
+    add_all,
+    add_pair,
+    alpha_gradient,
+    alpha_sums,
+)
 from .triton_forward import HALF_SCALE, add_weighted
 from .triton_passes import MAX_PASSES
 from .triton_scores import (
@@ -287,7 +298,7 @@ def rows_backward_kernel(
     slope = b_scale / b_gamma
     zero = tl.zeros([16], tl.float32)
     b_sum = tl.zeros([16, BD], tl.float32)
-    by_gamma, by_scale, by_slope = zero, zero, zero
+    by_gamma, by_scale, by_slope, by_one = (zero, zero), (zero, zero), (zero, zero), (zero, zero)
     by_alpha = (zero, zero, zero, zero, zero, zero, zero)
     b_row_bit = tl.where(m_row, 1 << (o_t % 32), 0)[:, None]
     o_c = tl.arange(0, C)
@@ -314,12 +325,15 @@ def rows_backward_kernel(
             p_bits + o_key // RK * words + tl.min(o_t, 0) // 32, b_word,
             mask=m_key & (b_word != 0), sem="relaxed",
         )  # fmt: skip
+        if PAIRED & NEEDS:
+            by_one = add_pair(by_one, b_dz, b_w, tl.full([16, C], 1.0, tl.float32))
         if GAMMA & NEEDS:
-            by_gamma += tl.sum(b_dz * tl.where(b_w > 0, b_t + top[:, None], 0.0), 1)
+            by_gamma = add_pair(by_gamma, b_dz, b_w, tl.where(b_w > 0, b_t + top[:, None], 0.0))
         if SCALE & NEEDS:
-            by_scale += tl.sum(b_dz * b_steepness * b_dot, 1)
+            by_scale = add_pair(by_scale, b_dz, b_w, b_steepness * b_dot)
         if SLOPE & NEEDS:
-            by_slope += tl.sum(b_dz * tl.abs(rows[3] - o_seen).to(tl.float32), 1)
+            b_x = tl.abs(rows[3] - o_seen).to(tl.float32)
+            by_slope = add_pair(by_slope, b_dz, b_w, b_x)
         if ALPHA & NEEDS:
             by_alpha = add_all(by_alpha, alpha_sums(b_p, b_dp, b_alpha[:, None] - 1))
     store_tile(p_query_grad, b_sum, o_row, m_row, D, BD)
@@ -331,18 +345,24 @@ def rows_backward_kernel(
             b_p, b_w = weights_tile(
                 b_sink - top[:, None], base[:, None], rest[:, None], b_alpha[:, None], KIND
             )
-        by_sink = -tl.sum(b_w, 1) * mean
+        weight = tl.sum(b_w, 1)
+        lack = zero
+        if PAIRED & NEEDS:  # the mean is rounded, and sums over scores would magnify what it lacks
+            mass = by_one[1] + weight
+            lack = (by_one[0] - weight * mean) / tl.where(mass > 0, mass, 1.0)
         p_rows_grad += o_row
         if ALPHA & NEEDS:
             by_alpha = add_all(by_alpha, alpha_sums(b_p, b_p * 0, b_alpha[:, None] - 1))
             tl.store(p_rows_grad, alpha_gradient(by_alpha, b_alpha - 1), mask=m_row)
         if GAMMA & NEEDS:
             b_x = tl.where(b_w > 0, b_sink, 0.0)
-            by_gamma += by_sink * tl.sum(b_x, 1)
-            tl.store(p_rows_grad + n, by_gamma / (b_gamma * (1 - b_alpha)), mask=m_row)
+            total = by_gamma[0] - lack * by_gamma[1] - weight * (mean + lack) * tl.sum(b_x, 1)
+            tl.store(p_rows_grad + n, total / (b_gamma * (1 - b_alpha)), mask=m_row)
         if SCALE & NEEDS:
-            tl.store(p_rows_grad + 2 * n, by_scale / b_gamma, mask=m_row)
+            total = by_scale[0] - lack * by_scale[1]
+            tl.store(p_rows_grad + 2 * n, total / b_gamma, mask=m_row)
         if SLOPE & NEEDS:
-            tl.store(p_rows_grad + 3 * n, -by_slope / b_gamma, mask=m_row)
+            total = by_slope[0] - lack * by_slope[1]
+            tl.store(p_rows_grad + 3 * n, -total / b_gamma, mask=m_row)
         if SINK & NEEDS:
-            tl.store(p_rows_grad + 4 * n, by_sink / b_gamma, mask=m_row)
+            tl.store(p_rows_grad + 4 * n, -weight * mean / b_gamma, mask=m_row)
