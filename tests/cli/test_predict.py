@@ -141,6 +141,11 @@ def test_outputs_ranked_by_a_score_have_it(models, monkeypatch, capsys):
     [
         (("--sample", 2, "--nbest", 2), "--sample does not search: leave out --nbest."),
         (("--sample", 2, "--certificate"), "--sample does not search: leave out --certificate."),
+        (("--sample", 2, "--beam", 2), "--sample does not search: leave out --beam."),
+        (("--sample", 2, "--method", "greedy"), "--sample does not search: leave out --method."),
+        (("--temperature", 2), "--temperature needs --sample."),
+        (("--gamma", 1, "--nbest", 2), "--temperature needs --sample."),
+        (("--seed", 0), "--seed needs --sample."),
         (("--sample", 0), "must be a positive integer, got '0'"),
         (("--temperature", 0), "must be a number above 0 and at most 1e+06, got '0'"),
         (("--length-power", "nan"), "must be a number at least 0 and at most 10, got 'nan'"),

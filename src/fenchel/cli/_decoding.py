@@ -42,14 +42,12 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
         "--temperature",
         "--gamma",
         type=number(1e6, is_positive=True),
-        default=1.0,
         metavar="T",
         help="of samples: divides the scores before the output mapping, as its γ does (default: 1)",
     )
     parser.add_argument(
         "--seed",
         type=int,
-        default=0,
         metavar="N",
         help="of samples: with the same seed an input has the same samples, in any batch and on "
         "any line (default: 0)",

@@ -94,9 +94,12 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if arguments.attention and not arguments.json:
         parser.error("--attention needs --json.")
     check_length_power(parser, arguments)
-    for name in ("nbest", "certificate", "attention", "length_power"):
-        if arguments.sample and getattr(arguments, name):
+    for name in ("nbest", "method", "beam", "certificate", "attention", "length_power"):
+        if arguments.sample and getattr(arguments, name) != parser.get_default(name):
             parser.error(f"--sample does not search: leave out --{name.replace('_', '-')}.")
+    for name in ("temperature", "seed"):
+        if not arguments.sample and getattr(arguments, name) is not None:
+            parser.error(f"--{name} needs --sample.")
     if sys.stdin is None or sys.stdout is None:
         raise OSError("standard input and standard output must be open.")
     if isinstance(sys.stdout, io.TextIOWrapper):  # like the input, in any locale
@@ -136,8 +139,8 @@ def _finder(
     if arguments.sample:
         options |= {
             "samples": arguments.sample,
-            "temperature": arguments.temperature,
-            "seed": arguments.seed,
+            "temperature": arguments.temperature or 1.0,
+            "seed": arguments.seed or 0,
         }
         return lambda texts: [(found, None) for found in sample(models, texts, **options)]
     width = max(arguments.beam or defaults.beam, arguments.nbest or 1)
