@@ -14,8 +14,8 @@ import pytest
 from served import Served, small_model
 
 from fenchel import cli
-from fenchel.seq2seq import Seq2Seq, save
-from fenchel.seq2seq.serving import _answers, _app, _server
+from fenchel.seq2seq import Characters, Featured, ModelConfig, Seq2Seq, save
+from fenchel.seq2seq.serving import _answers, _app, _guard, _server
 
 INPUTS = ["draw V;PST", "sing V", "d\u00e9j\u00e0 V;PST", "raw\tV;PST"]
 
@@ -132,7 +132,16 @@ def test_health_metrics_and_headers(served):
         ({"inputs": ["d V", "nonsense"]}, 422, "`inputs[1]`: expected a lemma and tags"),
         ({"inputs": ["d\0 V"]}, 422, "`inputs[0]` must not hold a NUL"),
         ({"inputs": ["d V"], "allowed": "x"}, 422, "`allowed` has 'x', which is no token"),
-        ({"inputs": ["d V"], "samples": 2, "certificate": True}, 422, "`samples` does not go with"),
+        (
+            {"inputs": ["d V"], "samples": 2, "certificate": True},
+            422,
+            "`samples` does not search: leave out `certificate`.",
+        ),
+        ({"inputs": ["d V"], "samples": 2, "nbest": 1}, 422, "leave out `nbest`."),
+        ({"inputs": ["d V"], "samples": 2, "beam": 3}, 422, "leave out `beam`."),
+        ({"inputs": ["d V"], "samples": 2, "method": "greedy"}, 422, "leave out `method`."),
+        ({"inputs": ["d V"], "temperature": 2.0}, 422, "`temperature` needs `samples`."),
+        ({"inputs": ["d V"], "seed": 1}, 422, "`seed` needs `samples`."),
         ({"inputs": ["d V"], "length_power": 1.0, "method": "greedy"}, 422, "needs the method"),
     ],
 )
@@ -186,6 +195,23 @@ def test_a_body_that_is_too_large(model):
                 pass
             assert sent < 50 << 20  # the connection was closed long before
         assert served.post("/predict", {"inputs": ["d V"]})[0] == 200
+
+
+@pytest.mark.parametrize("more", [b"", b"Expect: 100-continue\r\n"])
+def test_a_body_declared_too_large_is_refused_before_it_arrives(served, monkeypatch, more):
+    monkeypatch.setattr(_guard, "DISCARDING_SECONDS", 1.0)
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as client:
+        began = time.monotonic()
+        client.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 99999999999\r\n" + more + b"\r\n"
+        )
+        first = client.recv(65536)
+        assert time.monotonic() - began < 1
+        assert first.startswith(b"HTTP/1.1 413 ")
+        rest = b"".join(iter(lambda: client.recv(65536), b""))  # until it is closed
+        assert (first + rest).endswith(b'"The body must have at most 1048576 bytes."}}')
+        assert time.monotonic() - began < 5
 
 
 def test_a_slow_body_and_a_slow_head(model, monkeypatch):
@@ -279,7 +305,8 @@ def test_a_full_queue_refuses(slow):
     with Served(model, queue=2, batch_size=1) as served:
 
         def ask(number: int) -> None:
-            found.append(served.post("/predict", {"inputs": ["d V"], "seed": number})[0])
+            body = {"inputs": ["d V"], "samples": 1, "seed": number}
+            found.append(served.post("/predict", body)[0])
 
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
         for thread in threads:
@@ -393,6 +420,29 @@ def test_the_form_never_shows_unescaped_text(served):
     assert "`shown`: Input should be a valid integer" in text
     assert served.ask("POST", "/explain", b"text=%ff", headers=form)[0] == 400
     assert served.ask("POST", "/explain", b"&".join([b"a=1"] * 99), headers=form)[0] == 400
+
+
+def test_an_input_with_features_is_explained(served):
+    letters = Characters("abc")
+    model = Seq2Seq(
+        ModelConfig(embedding=8, hidden=8, layers=1), Featured(letters, ["N", "V"]), letters
+    )
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    with Served(model.eval()) as with_features:
+        assert 'name="features"' in with_features.ask("GET", "/")[2]
+        asked = b"text=cab&features=V%3BN&reference=ab"
+        status, _, text = with_features.ask("POST", "/explain", asked, headers=form)
+        assert status == 200
+        assert 'name="features" value="V;N"' in text
+        assert with_features.ask("GET", "/explain?text=cab%09V%3BN")[0] == 200
+        status, _, text = with_features.ask("GET", "/explain?text=cab")
+        assert status == 422
+        assert "expected `text TAB feature;feature;…`, got &#x27;cab&#x27;." in text
+        assert 'name="features"' in text
+    assert 'name="features"' not in served.ask("GET", "/")[2]
+    status, _, text = served.ask("GET", "/explain?text=d+V&features=V")
+    assert status == 422
+    assert "`features`: the model has none." in text
 
 
 def test_the_paths_that_are_counted_are_the_routes(served):

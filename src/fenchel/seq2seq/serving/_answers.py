@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..config._schema import SearchConfig
+from ..data._features import Featured
 from ..decoding._constraints import Constraint, Restriction
 from ..decoding._decode import decode
 from ..decoding._records import certificate_record, input_record, output_records
@@ -46,6 +47,7 @@ class Answers:
     ) -> None:
         self._models, self._model = list(models), models[0]
         self._defaults, self._limits, self._batcher = defaults, limits, batcher
+        self.has_features = self._model.source.kind == Featured.kind
 
     async def predict(self, request: Predict) -> dict[str, Any]:
         """The outputs for each input, equal to those of `fenchel predict --json`."""
@@ -75,7 +77,9 @@ class Answers:
 
     async def explain(self, request: Explain) -> str:
         """The page of an input, with the form above it."""
-        self._check("text", request.text)
+        if request.features and not self.has_features:
+            raise RequestError(422, "`features`: the model has none.")
+        self._check("text", request.source)
         if request.reference and not self._model.target.encode(request.reference):
             raise RequestError(422, "`reference` must hold at least one token.")
 
@@ -186,17 +190,17 @@ class Answers:
         return records
 
     def _page(self, request: Explain, check: Check) -> str:
-        tokens = len(self._model.source.encode(request.text))
+        tokens = len(self._model.source.encode(request.source))
         found = explain(
             self._models,
-            request.text,
+            request.source,
             reference=request.reference or None,
             shown=request.shown,
             limit=max(1, min(self._limits.limit, MAX_POSITIONS // tokens)),
             max_length=self._limits.max_length,
             before_step=check,
         )
-        return page(found, form(request.text, request.reference))
+        return page(found, form(request.model_dump(), self.has_features))
 
 
 def _constraint(constraint: Constraint, model: Seq2Seq) -> Constraint:

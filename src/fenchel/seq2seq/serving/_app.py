@@ -32,8 +32,6 @@ from ._requests import Explain, Predict, Score, checked, parse, refusal
 
 PATHS = ("/", "/explain", "/health", "/metrics", "/predict", "/score")
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
-MAX_DISCARDED = 4 << 20
-"""How many bytes beyond the limit are read, so that a client gets to read its error."""
 
 Value = TypeVar("Value")
 
@@ -91,7 +89,7 @@ class Service:
             yield
 
     async def _form(self, _: HttpRequest) -> Response:
-        return HTMLResponse(form_page())
+        return HTMLResponse(form_page({}, self._answers.has_features))
 
     async def _health(self, _: HttpRequest) -> Response:
         seconds = time.monotonic() - self._began
@@ -114,8 +112,7 @@ class Service:
         if http.method == "POST":
             fields = _form_fields(await self._body(http, FORM))
         if not fields:
-            return HTMLResponse(form_page())
-        known = {name: fields.get(name, "") for name in ("text", "reference")}
+            return await self._form(http)
         try:
             try:
                 request = checked(Explain.model_validate(fields, strict=False), self._limits)
@@ -123,10 +120,10 @@ class Service:
                 raise refusal(error) from None
             return HTMLResponse(await self._in_time(http, self._answers.explain(request)))
         except RequestError as error:
-            short = {name: text[: self._limits.characters] for name, text in known.items()}
+            short = {name: text[: self._limits.characters] for name, text in fields.items()}
             headers = dict(error_response(error).headers)
             return HTMLResponse(
-                form_page(**short, error=error.message),
+                form_page(short, self._answers.has_features, error.message),
                 error.status,
                 {k: v for k, v in headers.items() if k == "retry-after"},
             )
@@ -140,6 +137,7 @@ class Service:
         given = http.headers.get("content-type", "").split(";")[0].strip().lower()
         if given != kind:
             raise RequestError(415, f"The Content-Type must be {kind}.", closes=True)
+        self._check_size(int(http.headers.get("content-length", 0)))
         try:
             return await asyncio.wait_for(self._read(http), self._limits.seconds)
         except asyncio.TimeoutError:
@@ -150,16 +148,16 @@ class Service:
             raise RequestError(CLIENT_LEFT, "The client left.") from None
 
     async def _read(self, http: HttpRequest) -> bytes:
-        body, size, most = bytearray(), 0, self._limits.body_bytes
+        body = bytearray()
         async for part in http.stream():
-            size += len(part)
-            if size > most + MAX_DISCARDED:
-                break
-            if size <= most:
-                body += part
+            self._check_size(len(body) + len(part))
+            body += part
+        return bytes(body)
+
+    def _check_size(self, size: int) -> None:
+        most = self._limits.body_bytes
         if size > most:
             raise RequestError(413, f"The body must have at most {most} bytes.", closes=True)
-        return bytes(body)
 
     async def _in_time(self, http: HttpRequest, answer: Coroutine[Any, Any, Value]) -> Value:
         """The answer, unless the time is over or the client leaves before it is there.

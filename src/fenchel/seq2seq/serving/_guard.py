@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import logging
 import time
@@ -24,6 +25,9 @@ CLIENT_LEFT = 499
 """The status, in the metrics alone, of a request whose client left."""
 SENDING_SECONDS = 30.0
 """How long a client may take to read an answer, beyond the time of the request itself."""
+MAX_DISCARDED = 4 << 20
+DISCARDING_SECONDS = 2.0
+"""How much of a refused body is read, in bytes and in time, so that its client reads the error."""
 
 
 def _policy() -> str:
@@ -38,10 +42,36 @@ def _policy() -> str:
 def error_response(error: RequestError) -> JSONResponse:
     """An error as JSON."""
     headers = {"retry-after": "1"} if error.status in (429, 503) else {}
-    if error.closes:
-        headers["connection"] = "close"
     content = {"error": {"status": error.status, "message": error.message}}
+    if error.closes:
+        return ClosingResponse(content, error.status, {**headers, "connection": "close"})
     return JSONResponse(content, error.status, headers)
+
+
+class ClosingResponse(JSONResponse):
+    """An answer to a request whose body was not read.
+
+    A connection that is closed while its client sends is reset, and the answer lost. So the rest
+    of the body is discarded for a while after the answer.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **start})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(_discard(receive), DISCARDING_SECONDS)
+        await send({"type": "http.response.body"})
+
+
+async def _discard(receive: Receive) -> None:
+    """Reads the rest of a body, up to a limit."""
+    size = 0
+    while size <= MAX_DISCARDED:
+        message = await receive()
+        size += len(message.get("body", b""))
+        if not message.get("more_body", False):
+            return
 
 
 class Guard:

@@ -12,6 +12,8 @@ from ._limits import Limits
 
 MAX_REASONS = 5
 """How many errors of a request an answer names."""
+OF_SEARCH = ("nbest", "method", "beam", "certificate", "attention", "length_power")
+OF_SAMPLES = ("temperature", "seed")
 
 
 class Request(BaseModel):
@@ -62,10 +64,12 @@ class Predict(Request):
         """Checks options that do not go together."""
         if self.length_power and self.method == "greedy":
             raise RequestError(422, "`length_power` needs the method beam or exhaustive.")
-        if self.samples and (self.certificate or self.attention or self.length_power):
-            raise RequestError(
-                422, "`samples` does not go with `certificate`, `attention` or `length_power`."
-            )
+        given = [name for name in type(self).model_fields if name in self.model_fields_set]
+        for name in given:
+            if self.samples and name in OF_SEARCH and getattr(self, name):
+                raise RequestError(422, f"`samples` does not search: leave out `{name}`.")
+            if not self.samples and name in OF_SAMPLES:
+                raise RequestError(422, f"`{name}` needs `samples`.")
 
 
 class Pair(Request):
@@ -92,11 +96,17 @@ class Explain(Request):
     """An input for the page of `fenchel explain`."""
 
     text: str
+    features: str = ""
     reference: str = ""
     shown: int = Field(12, ge=1, le=100)
 
     def texts(self) -> dict[str, str]:
-        return {"text": self.text, "reference": self.reference}
+        return {"text": self.text, "features": self.features, "reference": self.reference}
+
+    @property
+    def source(self) -> str:
+        """The input of the model: the text, and the features after a tab."""
+        return f"{self.text}\t{self.features}" if self.features else self.text
 
 
 Kind = TypeVar("Kind", bound=Request)
