@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib
 import inspect
 import pkgutil
 import re
 import subprocess
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -65,18 +67,18 @@ def test_public_names_are_the_documented_ones(module: str) -> None:
     assert set(importlib.import_module(module).__all__) == DOCUMENTED[module]
 
 
+@cache
+def docstrings_with_examples(module: str) -> set[str]:
+    """Those of a module whose examples `test_docstring_examples` runs."""
+    tests = doctest.DocTestFinder().find(importlib.import_module(module))
+    return {inspect.cleandoc(str(test.docstring)) for test in tests if test.examples}
+
+
 @pytest.mark.parametrize(("module", "name"), OBJECTS)
-def test_every_public_object_has_a_docstring(module: str, name: str) -> None:
+def test_every_public_object_has_an_example(module: str, name: str) -> None:
     found = getattr(importlib.import_module(module), name)
-    assert inspect.getdoc(found)
-
-
-# The compat functions are another package's; its documentation has the examples.
-@pytest.mark.parametrize(
-    ("module", "name"), [pair for pair in FUNCTIONS if not pair[0].startswith("fenchel.compat")]
-)
-def test_every_public_function_has_an_example(module: str, name: str) -> None:
-    assert ">>> " in str(inspect.getdoc(getattr(importlib.import_module(module), name)))
+    home = found.__name__ if inspect.ismodule(found) else found.__module__
+    assert inspect.getdoc(found) in docstrings_with_examples(home)
 
 
 @pytest.mark.parametrize("mapping", mappings.examples(), ids=lambda mapping: mapping.name)

@@ -23,14 +23,6 @@ class Registry(Generic[T]):
 
     Args:
         kind: what messages call an instance.
-
-    >>> from fenchel import mappings, structures
-    >>> mappings.get("entmax", alpha=1.25).alpha
-    1.25
-    >>> "sequence" in structures.names()
-    True
-    >>> {example.name for example in mappings.examples()} == set(mappings.names())
-    True
     """
 
     def __init__(self, kind: str) -> None:
@@ -47,7 +39,14 @@ class Registry(Generic[T]):
         self.classes[cls.name] = cls
 
     def get(self, name: str, **options: Any) -> T:
-        """An instance of the registered class of that name, with these options."""
+        """An instance of the registered class of that name, with these options.
+
+        >>> from fenchel import mappings, structures
+        >>> mappings.get("entmax", alpha=1.25).alpha
+        1.25
+        >>> structures.get("bits", d=3).shape
+        (3,)
+        """
         if name not in self.classes:
             near = difflib.get_close_matches(str(name), self.names(), 1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
@@ -64,9 +63,21 @@ class Registry(Generic[T]):
         return self.classes[name](**options)
 
     def names(self) -> list[str]:
-        """The names of all registered classes."""
+        """The names of all registered classes.
+
+        >>> from fenchel import mappings, structures
+        >>> "entmax" in mappings.names(), "sequence" in structures.names()
+        (True, True)
+        """
         return sorted(self.classes)
 
     def examples(self) -> list[T]:
-        """The examples of all registered classes; tests and benchmarks run over them."""
+        """The examples of all registered classes; tests and benchmarks run over them.
+
+        >>> from fenchel import mappings, structures
+        >>> {example.name for example in mappings.examples()} == set(mappings.names())
+        True
+        >>> {example.name for example in structures.examples()} == set(structures.names())
+        True
+        """
         return [example for name in self.names() for example in self.classes[name].examples()]

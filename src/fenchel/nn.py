@@ -1,4 +1,9 @@
-"""A mapping as a module, so that what it learns is a parameter of the model that holds it."""
+"""A mapping as a module, so that what it learns is a parameter of the model that holds it.
+
+>>> import fenchel
+>>> fenchel.nn.Mapping("sparsemax", dim=0)
+Mapping(Sparsemax(gamma=1.0), dim=0)
+"""
 
 from __future__ import annotations
 

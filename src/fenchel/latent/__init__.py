@@ -1,4 +1,10 @@
-"""Expectations over discrete latent variables: exact by sparsity, or estimated."""
+"""Expectations over discrete latent variables: exact by sparsity, or estimated.
+
+>>> import fenchel
+>>> scores = torch.tensor([1.1, 0.93, 0.37, -0.4])
+>>> fenchel.latent.marginalize(scores, lambda item, z: z.float()).value
+tensor(0.4150)
+"""
 
 from . import estimators
 from ._diagnostics import GradientVariance, History, gradient_variance

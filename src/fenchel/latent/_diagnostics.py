@@ -65,7 +65,17 @@ class History:
 
 class GradientVariance(NamedTuple):
     """The mean of several gradients, one tensor per parameter, and the sum of the variances of all
-    their entries."""
+    their entries.
+
+    >>> from fenchel.latent import estimators, marginalize
+    >>> scores = torch.zeros(4, requires_grad=True)
+    >>> estimator = estimators.ScoreFunction(samples=1)
+    >>> def loss():
+    ...     return marginalize(scores, lambda item, z: z.float(), estimator).value
+    >>> found = gradient_variance(loss, [scores], samples=20)
+    >>> found.mean[0].shape, found.variance > 0
+    (torch.Size([4]), True)
+    """
 
     mean: tuple[Tensor, ...]
     variance: float

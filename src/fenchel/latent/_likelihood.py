@@ -35,7 +35,14 @@ from .estimators._base import exclude_padding, repeat_items, softmax_of_choice
 
 
 class LogLikelihood(NamedTuple):
-    """log p(x) of each item, and the two parts of p(x)."""
+    """log p(x) of each item, and the two parts of p(x).
+
+    >>> found = log_likelihood(torch.tensor([2.0, 1.5, -1.0, 0.0]), lambda item, z: -z.float())
+    >>> found.support
+    tensor(-1.0730)
+    >>> bool(found.value.exp().isclose(found.support.exp() + found.complement.exp()))
+    True
+    """
 
     value: Tensor
     """(...): log(exp(support) + exp(complement))"""

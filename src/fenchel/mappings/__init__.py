@@ -1,4 +1,10 @@
-"""The mappings: one file each; importing this folder registers them all."""
+"""The mappings: one file each; importing this folder registers them all.
+
+>>> import fenchel
+>>> mapping = fenchel.mappings.get("entmax", alpha=1.5)
+>>> mapping(torch.tensor([1.1, 0.93, 0.37, -0.4]))
+tensor([0.4983, 0.3855, 0.1162, 0.0000])
+"""
 
 import importlib
 import pkgutil

@@ -78,6 +78,15 @@ class AbstractMapping(abc.ABC):
     Args:
         gamma: γ > 0, the strength of the regularizer; a tensor holds one per row (it broadcasts
             against the scores, with size 1 along `dim`) and receives a gradient.
+
+    >>> from fenchel import Sparsemax
+    >>> scores, mapping = torch.tensor([1.1, 0.93, 0.37]), Sparsemax()
+    >>> mapping(scores)
+    tensor([0.5850, 0.4150, 0.0000])
+    >>> mapping.max(scores), mapping.omega(mapping(scores))
+    (tensor(0.7722), tensor(0.2572))
+    >>> mapping.loss(scores, torch.tensor(0))
+    tensor(0.1722)
     """
 
     name: ClassVar[str]

@@ -32,11 +32,28 @@ NO_EXPORT = (
 
 
 class ConvergenceError(RuntimeError):
-    """The solver met its iteration limit."""
+    """The solver met its iteration limit.
+
+    >>> from fenchel import General
+    >>> General(lambda y: (y**4).sum(-1), max_iter=2)(torch.tensor([1.0, 0.0]))
+    Traceback (most recent call last):
+        ...
+    fenchel.mappings._general.ConvergenceError: 1 of 1 rows did not converge in `max_iter` = 2 ...
+    """
 
 
 class ConvergenceWarning(UserWarning):
-    """The solver met its iteration limit."""
+    """The solver met its iteration limit.
+
+    >>> import warnings
+    >>> from fenchel import General
+    >>> mapping = General(lambda y: (y**4).sum(-1), max_iter=2, on_failure="warn")
+    >>> with warnings.catch_warnings(record=True) as found:
+    ...     warnings.simplefilter("always")
+    ...     y = mapping(torch.tensor([1.0, 0.0]))
+    >>> found[0].category is ConvergenceWarning
+    True
+    """
 
 
 def _negative_gini(y: Tensor) -> Tensor:

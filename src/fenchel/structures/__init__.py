@@ -1,4 +1,11 @@
-"""The structures: one file each; importing this folder registers them all."""
+"""The structures: one file each; importing this folder registers them all.
+
+>>> import fenchel
+>>> trees = fenchel.structures.get("dependency_tree", n=2)
+>>> fenchel.marginals(trees, torch.zeros(2, 2))
+tensor([[0.5000, 0.5000],
+        [0.5000, 0.5000]])
+"""
 
 import importlib
 import pkgutil

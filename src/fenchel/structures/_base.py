@@ -31,6 +31,17 @@ class AbstractStructure(abc.ABC):
     A subclass states `name`, `shape`, `argmax` and `examples`, and `log_partition` if it is
     tractable. Scores have one batch dimension in all of these, (B, *shape). A subclass with a
     `name` is registered under it. `fenchel.testing.check_structure` checks it.
+
+    >>> from fenchel import Sequence
+    >>> structure = Sequence(2, 3)  # two words, each with one of three tags
+    >>> structure.shape
+    (2, 3)
+    >>> scores = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]]])
+    >>> structure.argmax(scores)
+    tensor([[[1., 0., 0.],
+             [0., 1., 0.]]])
+    >>> structure.log_partition(scores)
+    tensor([3.7910])
     """
 
     name: ClassVar[str]

@@ -135,6 +135,17 @@ class Posterior:
 
     An index takes part of the batch, as that of a tensor with these batch dimensions does:
     `posterior[0]`, `posterior[:, -1]`, `posterior[posterior.converged]`. Gradients stay.
+
+    >>> from fenchel import Matching, sparsemap
+    >>> posterior = sparsemap(Matching(2, 2), torch.tensor([[0.6, 0.2], [0.1, 0.4]]))
+    >>> posterior.codes, posterior.weights
+    (tensor([[0, 1],
+            [1, 0]]), tensor([0.6750, 0.3250]))
+    >>> posterior.marginals
+    tensor([[0.6750, 0.3250],
+            [0.3250, 0.6750]])
+    >>> posterior.support_size, posterior.converged
+    (tensor(2), tensor(True))
     """
 
     def __init__(self, problem: Problem, solution: Solution) -> None:
@@ -275,6 +286,16 @@ class GraphPosterior(Posterior):
 
     Attributes have the batch dimensions of the scores, and marginals their type and device. Only
     the factors have structures with weights.
+
+    >>> from fenchel import FactorGraph, sparsemap
+    >>> from fenchel.structures import AtMostOne
+    >>> graph = FactorGraph((3,))
+    >>> graph.add(AtMostOne(2), torch.tensor([[0, 1], [1, 2]]))
+    >>> posterior = sparsemap(graph, torch.tensor([0.9, 0.5, 0.8]))
+    >>> posterior.marginals.round(decimals=3)
+    tensor([0.7330, 0.2670, 0.7330])
+    >>> posterior.converged, posterior.feasible
+    (tensor(True), tensor(True))
     """
 
     _problem: GraphProblem

@@ -18,7 +18,16 @@ ExtraScores = Tensor | tuple[Tensor | None, ...]
 
 
 class Vertices(NamedTuple):
-    """The best structure of each instance."""
+    """The best structure of each instance.
+
+    >>> from fenchel import Matching, map_inference
+    >>> best = map_inference(Matching(2, 2), torch.tensor([[3.0, 1.0], [0.0, 1.0]]))
+    >>> best.indicator
+    tensor([[1., 0.],
+            [0., 1.]])
+    >>> best.codes, best.value
+    (tensor([0, 1]), tensor(4.))
+    """
 
     indicator: Tensor
     """(..., *shape): which parts it has; zeros where there is no structure."""
@@ -32,7 +41,18 @@ class Vertices(NamedTuple):
 
 
 class RelaxedVertices(NamedTuple):
-    """The solution of the linear relaxation of a `FactorGraph`, for each instance."""
+    """The solution of the linear relaxation of a `FactorGraph`, for each instance.
+
+    >>> from fenchel import FactorGraph, map_inference
+    >>> from fenchel.structures import AtMostOne
+    >>> graph = FactorGraph((3,))
+    >>> graph.add(AtMostOne(2), torch.tensor([[0, 1], [1, 2]]))
+    >>> best = map_inference(graph, torch.tensor([1.0, 1.5, 1.0]))
+    >>> best.indicator, best.value
+    (tensor([1., 0., 1.]), tensor(2.))
+    >>> best.is_integral, best.converged
+    (tensor(True), tensor(True))
+    """
 
     indicator: Tensor
     """(..., *shape): the variables; if `is_integral`, the best structure of the graph."""

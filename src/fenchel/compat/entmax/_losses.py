@@ -124,7 +124,13 @@ class LossModule(Module):
 
 
 class SparsemaxLoss(LossModule):
-    """`sparsemax_loss` as a module."""
+    """`sparsemax_loss` as a module.
+
+    >>> import torch
+    >>> X = torch.tensor([[1.0, 0.8, 0.1], [0.0, 2.0, 0.5]])
+    >>> SparsemaxLoss()(X, torch.tensor([0, -100]))
+    tensor(0.1600)
+    """
 
     mapping = staticmethod(sparsemax_of)
 
@@ -138,7 +144,12 @@ class SparsemaxLoss(LossModule):
 
 
 class SparsemaxBisectLoss(LossModule):
-    """`sparsemax_bisect_loss` as a module."""
+    """`sparsemax_bisect_loss` as a module.
+
+    >>> import torch
+    >>> SparsemaxBisectLoss(reduction="none")(torch.tensor([[1.0, 0.8, 0.1]]), torch.tensor([0]))
+    tensor([0.1600])
+    """
 
     mapping = staticmethod(sparsemax_of)
 
@@ -149,7 +160,13 @@ class SparsemaxBisectLoss(LossModule):
 
 
 class Entmax15Loss(LossModule):
-    """`entmax15_loss` as a module."""
+    """`entmax15_loss` as a module.
+
+    >>> import torch
+    >>> X = torch.tensor([[2.0, 1.0, 0.1, -1.0]] * 2)
+    >>> Entmax15Loss(reduction="sum")(X, torch.tensor([0, 1]))
+    tensor(1.1233)
+    """
 
     mapping = staticmethod(entmax_of)
 
@@ -163,7 +180,12 @@ class Entmax15Loss(LossModule):
 
 
 class EntmaxBisectLoss(LossModule):
-    """`entmax_bisect_loss` as a module; `alpha` may be an `nn.Parameter`."""
+    """`entmax_bisect_loss` as a module; `alpha` may be an `nn.Parameter`.
+
+    >>> import torch
+    >>> EntmaxBisectLoss(alpha=1.25)(torch.tensor([[2.0, 1.0, 0.1, -1.0]]), torch.tensor([0]))
+    tensor(0.1686)
+    """
 
     mapping = staticmethod(entmax_of)
 
@@ -178,7 +200,12 @@ class EntmaxBisectLoss(LossModule):
 
 
 class NormmaxBisectLoss(LossModule):
-    """`normmax_bisect_loss` as a module; `alpha` may be an `nn.Parameter`."""
+    """`normmax_bisect_loss` as a module; `alpha` may be an `nn.Parameter`.
+
+    >>> import torch
+    >>> NormmaxBisectLoss()(torch.tensor([[1.0, 0.8, 0.1, -1.0]]), torch.tensor([0]))
+    tensor(0.2000)
+    """
 
     mapping = staticmethod(normmax_of)
 

@@ -193,7 +193,12 @@ class MappingModule(Module):
 
 
 class Sparsemax(MappingModule):
-    """`sparsemax` as a module."""
+    """`sparsemax` as a module.
+
+    >>> import torch
+    >>> Sparsemax(dim=0)(torch.tensor([1.0, 0.8, 0.1, -1.0]))
+    tensor([0.6000, 0.4000, 0.0000, 0.0000])
+    """
 
     function = staticmethod(sparsemax)
 
@@ -202,7 +207,13 @@ class Sparsemax(MappingModule):
 
 
 class SparsemaxBisect(MappingModule):
-    """`sparsemax_bisect` as a module."""
+    """`sparsemax_bisect` as a module.
+
+    >>> import torch
+    >>> SparsemaxBisect(dim=0)(torch.tensor([[1.0, 0.8], [0.1, 3.0]]))
+    tensor([[0.9500, 0.0000],
+            [0.0500, 1.0000]])
+    """
 
     function = staticmethod(sparsemax_bisect)
 
@@ -211,7 +222,12 @@ class SparsemaxBisect(MappingModule):
 
 
 class Entmax15(MappingModule):
-    """`entmax15` as a module."""
+    """`entmax15` as a module.
+
+    >>> import torch
+    >>> Entmax15()(torch.tensor([2.0, 1.0, 0.1, -1.0]))
+    tensor([0.8307, 0.1693, 0.0000, 0.0000])
+    """
 
     function = staticmethod(entmax15)
 
@@ -220,7 +236,15 @@ class Entmax15(MappingModule):
 
 
 class EntmaxBisect(MappingModule):
-    """`entmax_bisect` as a module; `alpha` may be an `nn.Parameter`."""
+    """`entmax_bisect` as a module; `alpha` may be an `nn.Parameter`.
+
+    >>> import torch
+    >>> layer = EntmaxBisect(torch.nn.Parameter(torch.tensor(1.25)))
+    >>> layer(torch.tensor([2.0, 1.0, 0.1, -1.0])).detach()
+    tensor([0.7442, 0.2123, 0.0424, 0.0010])
+    >>> [name for name, _ in layer.named_parameters()]
+    ['alpha']
+    """
 
     function = staticmethod(entmax_bisect)
 
@@ -229,7 +253,12 @@ class EntmaxBisect(MappingModule):
 
 
 class NormmaxBisect(MappingModule):
-    """`normmax_bisect` as a module; `alpha` may be an `nn.Parameter`."""
+    """`normmax_bisect` as a module; `alpha` may be an `nn.Parameter`.
+
+    >>> import torch
+    >>> NormmaxBisect(alpha=2)(torch.tensor([1.0, 0.8, 0.1, -1.0]))
+    tensor([0.5714, 0.4286, 0.0000, 0.0000])
+    """
 
     function = staticmethod(normmax_bisect)
 
@@ -238,7 +267,12 @@ class NormmaxBisect(MappingModule):
 
 
 class BudgetBisect(MappingModule):
-    """`budget_bisect` as a module; `budget` may be an `nn.Parameter`."""
+    """`budget_bisect` as a module; `budget` may be an `nn.Parameter`.
+
+    >>> import torch
+    >>> BudgetBisect(budget=2)(torch.tensor([2.0, 1.0, 0.6, -1.0]))
+    tensor([1.0000, 0.7000, 0.3000, 0.0000])
+    """
 
     function = staticmethod(budget_bisect)
 

@@ -36,6 +36,13 @@ class AbstractEstimator(nn.Module, abc.ABC):
 
     It is a module, since some keep an average or learn a baseline: `train()` and `eval()` set the
     mode, and `parameters()` go to the optimizer.
+
+    >>> from fenchel.latent import estimators
+    >>> estimator = estimators.Exact("softmax")
+    >>> isinstance(estimator, AbstractEstimator)
+    True
+    >>> estimator(torch.zeros(3), lambda item, z: z.float()).value
+    tensor(1.)
     """
 
     @abc.abstractmethod

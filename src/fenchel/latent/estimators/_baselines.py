@@ -15,7 +15,16 @@ from ._base import repeat_items
 
 
 class AbstractBaseline(nn.Module, abc.ABC):
-    """A value for each item, which must not depend on the samples."""
+    """A value for each item, which must not depend on the samples.
+
+    >>> from fenchel.latent import estimators, marginalize
+    >>> class Half(AbstractBaseline):
+    ...     def forward(self, distribution, loss, context):
+    ...         return context.new_tensor(0.5)
+    >>> estimator = estimators.ScoreFunction(baseline=Half(), samples=3)
+    >>> marginalize(torch.zeros(1, 3), lambda item, z: z.float(), estimator).calls
+    tensor([3])
+    """
 
     extra_calls: int = 0
     """How often it calls the loss function for each item."""
@@ -118,6 +127,13 @@ class Learned(AbstractBaseline):
 
     Args:
         network: from the context (B, F) of `marginalize` to (B, 1) or (B).
+
+    >>> from fenchel.latent import estimators, marginalize
+    >>> network = nn.Linear(3, 1)
+    >>> estimator = estimators.ScoreFunction(baseline=Learned(network))
+    >>> marginalize(torch.ones(1, 3), lambda item, z: 5.0 + z, estimator).value.sum().backward()
+    >>> network.weight.grad.shape
+    torch.Size([1, 3])
 
     References: mnih2014neural.
     """

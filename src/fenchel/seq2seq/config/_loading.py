@@ -33,7 +33,18 @@ RENAMED = {
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used, with every reason."""
+    """A configuration that cannot be used, with every reason.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "config.yaml")
+    ...     _ = path.write_text("data: {task: text, train: [a.tsv], validation: [b.tsv]}")
+    ...     load_config(path, ["model.hiden=4"])
+    Traceback (most recent call last):
+        ...
+    fenchel.seq2seq.config._loading.ConfigError: ...config.yaml cannot be used:
+      model.hiden: there is no such key; did you mean hidden? ...
+    """
 
 
 class _Loader(yaml.SafeLoader):

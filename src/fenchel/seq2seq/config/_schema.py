@@ -89,6 +89,10 @@ class ModelConfig(Section):
         tie_embeddings: whether the output layer shares the weights of the target embedding.
         copy_source: whether the model may copy tokens of the source, unknown ones too. It needs
             characters or words.
+
+    >>> config = ModelConfig(hidden=64, layers=1, output="sparsemax")
+    >>> config.architecture, config.output.build()
+    ('lstm', Sparsemax(gamma=1.0))
     """
 
     architecture: Literal["lstm", "transformer"] = "lstm"
@@ -242,7 +246,13 @@ class SearchConfig(Section):
 
 
 class Config(Section):
-    """The whole configuration: model, data, training, evaluation and search."""
+    """The whole configuration: model, data, training, evaluation and search.
+
+    >>> data = {"task": "text", "train": ["train.tsv"], "validation": ["dev.tsv"]}
+    >>> config = Config(data=data, model={"architecture": "transformer", "hidden": 64})
+    >>> config.model.heads, config.search.beam
+    (4, 5)
+    """
 
     model: ModelConfig = ModelConfig()
     data: DataConfig

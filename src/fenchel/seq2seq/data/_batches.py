@@ -23,6 +23,10 @@ class Batch:
         source: token ids, (B, S), padded with 0.
         source_lengths: the number of tokens of each row without padding, (B,).
         target: begin, token ids, end, (B, T), padded with 0.
+
+    >>> source, target = torch.tensor([[4, 5, 6], [7, 0, 0]]), torch.tensor([[1, 5, 2], [1, 2, 0]])
+    >>> Batch(source, torch.tensor([3, 1]), target).count  # a token and two ends
+    tensor(3)
     """
 
     source: Tensor

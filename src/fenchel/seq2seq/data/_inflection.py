@@ -26,6 +26,10 @@ class Inflection(Vocabulary):
     A text is `lemma TAB tags` or `lemma TAB tags TAB language`, with semicolons between tags. A
     text without tabs ends in the tags, and may have the language after them: `draw V;PST`, or
     `draw V;PST english`. The language may be left out if the vocabulary has only one.
+
+    >>> known = Inflection(["english"], ["PST", "V"], list("adrw"))
+    >>> known.tokens(known.encode("draw V;PST"))
+    ['<english>', 'V', 'PST', 'd', 'r', 'a', 'w']
     """
 
     kind = "inflection"

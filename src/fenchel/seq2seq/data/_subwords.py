@@ -32,6 +32,12 @@ class Subwords(Vocabulary):
     Args:
         model: sentencepiece's serialized model.
 
+    >>> known = Subwords.build(["low lower lowest", "new newer newest"] * 9, 20)
+    >>> known.decode(known.encode("lower newest"))
+    'lower newest'
+    >>> len(known.encode("lower")) < len("lower")
+    True
+
     References: kudo2018sentencepiece.
     """
 

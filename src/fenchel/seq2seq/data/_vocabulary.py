@@ -28,6 +28,12 @@ class Vocabulary(abc.ABC):
     """The tokens of one side of a model.
 
     Ids 0 to 3 are padding, begin, end and unknown in every vocabulary.
+
+    >>> letters = Vocabulary.from_json({"kind": "characters", "tokens": ["a", "b"]})
+    >>> letters.encode("abc"), letters.unknown("abc")
+    ([4, 5, 3], ['c'])
+    >>> letters.decode([4, 5, 2, 4])
+    'ab'
     """
 
     kind: ClassVar[str]
@@ -267,7 +273,12 @@ def copyable(token: str) -> str | None:
 
 
 class Characters(TokenList):
-    """The characters of a text."""
+    """The characters of a text.
+
+    >>> letters = Characters("abc")
+    >>> letters.encode("cab"), letters.decode([6, 4, 5])
+    ([6, 4, 5], 'cab')
+    """
 
     kind = "characters"
     separator = ""
@@ -284,7 +295,12 @@ class Characters(TokenList):
 
 
 class Words(TokenList):
-    """The words of a text, between spaces."""
+    """The words of a text, between spaces.
+
+    >>> words = Words(["the", "cat"])
+    >>> words.encode("the  cat sat"), words.decode([4, 5])
+    ([4, 5, 3], 'the cat')
+    """
 
     kind = "words"
     separator = " "
@@ -318,6 +334,10 @@ class Symbols(Words):
 
     They are split as `Words` are. But all symbols of a text form one word, which matters to the
     word error rate.
+
+    >>> phonemes = Symbols(["k", "æ", "t"])
+    >>> phonemes.encode("k æ t"), phonemes.decode([4, 5, 6])
+    ([4, 5, 6], 'k æ t')
     """
 
     kind = "symbols"

@@ -26,6 +26,12 @@ class Score:
     Args:
         tokens: the ids of the output's tokens, without begin and end, as the vocabulary splits it.
         probabilities: of each token, and of the end, given the tokens before it.
+
+    >>> found = Score((4, 5), (0.5, 0.5, 1.0))
+    >>> found.probability, found.is_possible
+    (0.25, True)
+    >>> Score((4,), (0.0, 1.0)).first_zero
+    0
     """
 
     tokens: tuple[int, ...]

@@ -29,6 +29,10 @@ class Evaluation:
         outputs: the most probable output of each pair's source.
         pairs: the number of pairs.
         inputs: the number of different sources.
+
+    >>> found = Evaluation({"accuracy": 50.0}, {}, {"exact": 100.0}, ["walked", "goed"], 2, 2)
+    >>> found.scores["accuracy"], sorted(found.to_json())
+    (50.0, ['inputs', 'languages', 'pairs', 'scores', 'sparsity'])
     """
 
     scores: dict[str, float]

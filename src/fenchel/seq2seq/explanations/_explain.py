@@ -36,6 +36,10 @@ class Node:
         children: the nodes that follow, the most probable first.
         hypothesis: the index of the hypothesis that ends here, or None. If several sequences of
             tokens spell a text, each has a leaf.
+
+    >>> found = Node(("a", "end"), 0.75, 0.75, hypothesis=0)
+    >>> Node((), 1.0, 1.0, (found,)).rest
+    0.25
     """
 
     tokens: tuple[str, ...]
@@ -62,6 +66,9 @@ class Position:
         candidates: tokens of nonzero probability with their probabilities, the most probable
             first: the first few, and the token of the reference if it is among all of them.
         others: the number of further candidates.
+
+    >>> Position("d", 0.25, (("t", 0.75), ("d", 0.25))).candidates[0]
+    ('t', 0.75)
     """
 
     token: str
@@ -88,6 +95,15 @@ class Explanation:
         copied: if the model copies, for each token of each of `targets` the positions of the source
             that it may be copied from, and the probability of copying each.
         is_unambiguous: whether every text has one sequence of tokens only.
+
+    >>> from fenchel.seq2seq import Characters, ModelConfig, Seq2Seq
+    >>> letters = Characters("abc")
+    >>> model = Seq2Seq(ModelConfig(embedding=8, hidden=8), letters, letters)
+    >>> found = explain(model, "cabx", shown=2, max_length=5)
+    >>> found.source, found.unknown, len(found.outputs)
+    (('c', 'a', 'b', '<unk>'), ('x',), 2)
+    >>> found.html().startswith("<!doctype html>")
+    True
     """
 
     text: str

@@ -26,7 +26,16 @@ MAX_NUMBERS = 2**34
 
 
 class KBest(NamedTuple):
-    """The k best structures of each instance, best first."""
+    """The k best structures of each instance, best first.
+
+    >>> from fenchel import Sequence
+    >>> best = k_best(Sequence(2, 2), torch.tensor([[1.0, 0.0], [0.0, 0.4]]), 2)
+    >>> best.codes
+    tensor([[0, 1],
+            [0, 0]])
+    >>> best.value
+    tensor([1.4000, 1.0000])
+    """
 
     codes: Tensor
     """(..., k, positions) in int64, as those of `fenchel.map_inference`; −1 behind the last."""
