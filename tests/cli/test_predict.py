@@ -1,18 +1,11 @@
-"""`fenchel predict` and `fenchel explain`: streams, formats, bad lines and exit codes."""
+"""`fenchel predict`: formats, options, bad lines and exit codes."""
 
 from __future__ import annotations
 
 import io
 import json
-import os
-import select
 import shutil
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,27 +13,9 @@ import torch
 from fenchel import cli
 from fenchel.seq2seq import ModelConfig, Seq2Seq, Subwords, save
 from fenchel.seq2seq.data import _lines
-from fenchel.seq2seq.data._inflection import Inflection
 from fenchel.seq2seq.data._vocabulary import Characters
-from fenchel.seq2seq.decoding import _decode
-from fenchel.seq2seq.models import _folder
 
 LINES = "draw\tV;PST\nsing\tV;PST\nd\tV\n"
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory) -> list[Path]:
-    """Two folders of untrained models with the same vocabularies."""
-    torch.manual_seed(0)
-    source = Inflection(["english"], ["PST", "V"], list("adginrsw"))
-    folders = []
-    for place in range(2):
-        model = Seq2Seq(
-            ModelConfig(embedding=8, hidden=8, layers=1), source, Characters("adginrsw")
-        )
-        folders.append(tmp_path_factory.mktemp("models") / str(place))
-        save(model, folders[-1])
-    return folders
 
 
 def predict(monkeypatch, capsys, data: str | bytes, *words: object) -> tuple[int, list[str], str]:
@@ -209,129 +184,6 @@ def test_no_input(models, monkeypatch, capsys):
     assert predict(monkeypatch, capsys, "", models[0]) == (0, [], "")
 
 
-@contextmanager
-def started(model: Path, stdin: int) -> Iterator[subprocess.Popen[bytes]]:
-    """`fenchel predict`, with its output and errors as pipes."""
-    words = [sys.executable, "-m", "fenchel", "predict", str(model), "--max-length", "6"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdin=stdin, stdout=pipe, stderr=pipe, bufsize=0) as process:
-        yield process
-        process.kill()
-
-
-@pytest.fixture
-def coprocess(models):
-    """`fenchel predict` with its input as a pipe, too."""
-    with started(models[0], subprocess.PIPE) as process:
-        yield process
-
-
-def answer(process: subprocess.Popen[bytes], seconds: float = 60) -> bytes:
-    """The next line that a process writes."""
-    line = b""
-    while not line.endswith(b"\n"):
-        if not select.select([process.stdout], [], [], seconds)[0]:
-            pytest.fail("no answer in time")
-        read = os.read(process.stdout.fileno(), 1)  # type: ignore[union-attr]
-        assert read, process.stderr.read()  # type: ignore[union-attr]
-        line += read
-    return line
-
-
-def test_a_program_can_wait_for_each_answer(coprocess):
-    asked = [line.encode() for line in LINES.splitlines(keepends=True)]
-    answers = []
-    for line in asked * 2:
-        coprocess.stdin.write(line)
-        answers.append(answer(coprocess))
-    assert answers[:3] == answers[3:]
-    coprocess.stdin.write(asked[0] + asked[1][:3])
-    assert answer(coprocess) == answers[0]
-    coprocess.stdin.write(asked[1][3:] + asked[2].rstrip())
-    assert answer(coprocess) == answers[1]
-    assert coprocess.poll() is None
-    coprocess.stdin.close()
-    assert answer(coprocess) == answers[2]
-    assert coprocess.wait(60) == 0
-
-
-def test_a_terminal_is_answered_line_by_line(models):
-    keyboard, terminal = os.openpty()
-    with started(models[0], terminal) as process:
-        os.close(terminal)
-        for _ in range(2):
-            os.write(keyboard, b"draw\tV;PST\n")
-            answer(process)
-        os.write(keyboard, b"\x04")
-        assert process.wait(60) == 0
-        said = b"Type inputs, one per line; Ctrl-D on an empty line ends.\n"
-        assert process.stderr.read() == said
-    os.close(keyboard)
-
-
-def test_a_reader_that_has_gone_ends_it(coprocess):
-    coprocess.stdin.write(b"draw\tV;PST\n")
-    answer(coprocess)
-    coprocess.stdout.close()
-    coprocess.stdin.write(b"draw\tV;PST\n")
-    assert coprocess.wait(60) == 1
-    said = b"the reader of the output closed it before everything was written."
-    assert coprocess.stderr.read() == b"fenchel predict: error: " + said + b"\n"
-
-
-def test_it_can_be_stopped_while_it_waits(coprocess):
-    coprocess.stdin.write(b"draw\tV;PST\n")
-    answer(coprocess)
-    coprocess.send_signal(signal.SIGINT)
-    assert coprocess.wait(60) == 130
-    assert coprocess.stderr.read() == b"fenchel predict: stopped\n"
-
-
-def test_lines_at_hand_share_a_batch(models, monkeypatch, capsys):
-    sizes, decode = [], _decode.decode
-
-    def counted(models, texts, **options):
-        sizes.append(len(texts))
-        return decode(models, texts, **options)
-
-    monkeypatch.setattr(_decode, "decode", counted)
-    read, write = os.pipe()
-    os.write(write, b"draw\tV;PST\n" * 11)
-    os.close(write)
-    with open(read) as stream:
-        monkeypatch.setattr(sys, "stdin", stream)
-        words = ["--max-length", "3", "--batch-size", "4"]
-        assert cli.main(["predict", str(models[0]), *words]) == 0
-    assert sizes == [4, 4, 3]
-    assert len(capsys.readouterr().out.splitlines()) == 11
-
-
-@pytest.mark.parametrize("command", ["predict", "evaluate", "explain"])
-def test_every_file_of_a_model_is_read_once(models, monkeypatch, capsys, tmp_path, command):
-    read = []
-    for name in ("read_json", "read_tensors"):
-        original = getattr(_folder, name)
-
-        def counted(path, original=original):
-            read.append(path)
-            return original(path)
-
-        monkeypatch.setattr(_folder, name, counted)
-    (tmp_path / "english-dev").write_text("draw\tdraw\tV;PST\n", encoding="utf-8")
-    first, second = map(str, models)
-    words = {
-        "predict": [first, second, first],
-        "evaluate": [first, str(tmp_path / "english-dev"), "--task", "inflection"],
-        "explain": [first, "draw V;PST", "--limit", "5"],
-    }[command]
-    if command != "predict":
-        words += ["--ensemble", second, "--ensemble", first]
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LINES.encode())))
-    assert cli.main([command, *words, "--device", "cpu", "--max-length", "3"]) == 0
-    names = ("config.json", "vocabulary.json", "weights.safetensors")
-    assert sorted(read) == sorted(folder / name for folder in models for name in names)
-
-
 def test_several_models_are_an_ensemble(models, monkeypatch, capsys):
     words = ("--json", "--certificate")
     alone = predict(monkeypatch, capsys, LINES, models[0], *words)[1]
@@ -350,71 +202,6 @@ def test_models_with_other_vocabularies(models, monkeypatch, capsys, tmp_path):
         code, _, errors = predict(monkeypatch, capsys, lines, models[0], tmp_path)
         assert code == 1
         assert "must share their source vocabulary" in errors
-
-
-def test_explain_writes_the_page(models, tmp_path, capsys):
-    page = tmp_path / "page.html"
-    words = ["draw V;PST", "--reference", "drawn", "--html", str(page), "--max-length", "4"]
-    options = ["--limit", "30", "--ensemble", str(models[1])]
-    assert cli.main(["explain", str(models[0]), *words, *options]) == 0
-    assert "<!doctype html>" in page.read_text(encoding="utf-8")
-    assert f"The page is in {page}." in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["draw"], "expected a lemma and tags, such as `draw V;PST`, got 'draw'"),
-        (["draw V;PST", "--html", "/no/where.html"], "the folder /no does not exist; create it"),
-        (["draw V;PST", "--html", "/"], "/ is a folder; name a file in it"),
-        (["draw\tV;PST\tklingon"], "the language 'klingon' of"),
-    ],
-)
-def test_what_cannot_be_explained(models, words, message, capsys):
-    assert cli.main(["explain", str(models[0]), *words]) == 1
-    assert message in capsys.readouterr().err
-
-
-def test_unknown_tokens_are_noted(models, capsys):
-    options = ["--max-length", "3", "--limit", "5", "--device", "cpu"]
-    assert cli.main(["explain", str(models[0]), "dr\u00e9w V;PTS", *options]) == 0
-    note = "note: the model does not know 2 of the 7 tokens of the input."
-    assert note in capsys.readouterr().err
-
-
-def test_unknown_tokens_are_as_loud_as_the_certificate(models, monkeypatch, capsys, tmp_path):
-    page = tmp_path / "page.html"
-    options = ["--max-length", "3", "--limit", "5", "--device", "cpu", "--html", str(page)]
-    assert cli.main(["explain", str(models[0]), "dr\u00e9w V;PTS", *options]) == 0
-    said = "The model does not know 2 of the 7 tokens of the input: PTS, \u00e9."
-    assert said in capsys.readouterr().out
-    assert said in page.read_text(encoding="utf-8")
-    data = "dr\u00e9\u00e9w\tV;PST\ndraw\tV;PST\n"
-    code, lines, errors = predict(monkeypatch, capsys, data, models[0], "--json")
-    assert (code, errors) == (0, "line 1: the model does not know \u00e9.\n")
-    first, second = map(json.loads, lines)
-    assert first["unknown"] == ["\u00e9", "\u00e9"]
-    assert "unknown" not in second
-
-
-@pytest.mark.parametrize(
-    ("words", "option", "most"),
-    [
-        (["predict", "--beam", "100000000000"], "--beam", 8192),
-        (["predict", "--nbest", "100000000000"], "--nbest", 8192),
-        (["predict", "--batch-size", "1000000000"], "--batch-size", 65536),
-        (["predict", "--max-length", "1000000000"], "--max-length", 10000),
-        (["explain", "draw V;PST", "--limit", "1000000000"], "--limit", 8192),
-    ],
-)
-def test_what_would_take_all_memory_is_refused(models, words, option, most, capsys):
-    command, *rest = words
-    with pytest.raises(SystemExit) as stopped:
-        cli.main([command, str(models[0]), *rest])
-    assert stopped.value.code == 2
-    assert (
-        f"argument {option}: must be at most {most}, got {words[-1]}; " in capsys.readouterr().err
-    )
 
 
 def test_a_huge_search_section_of_a_model(models, monkeypatch, capsys, tmp_path):
@@ -442,3 +229,12 @@ def test_tokenizations_of_a_text_are_in_the_json(monkeypatch, capsys, tmp_path):
         chances = [each["probability"] for each in output["tokenizations"]]
         assert sum(chances) == pytest.approx(output["probability"])
         assert len({tuple(each["tokens"]) for each in output["tokenizations"]}) == len(chances) > 1
+
+
+def test_unknown_tokens_are_in_the_json(models, monkeypatch, capsys):
+    data = "dr\u00e9\u00e9w\tV;PST\ndraw\tV;PST\n"
+    code, lines, errors = predict(monkeypatch, capsys, data, models[0], "--json")
+    assert (code, errors) == (0, "line 1: the model does not know \u00e9.\n")
+    first, second = map(json.loads, lines)
+    assert first["unknown"] == ["\u00e9", "\u00e9"]
+    assert "unknown" not in second
