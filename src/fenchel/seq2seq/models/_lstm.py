@@ -87,6 +87,16 @@ def _run_layer(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return x, h[1], c
 
 
+def _run_step(rnn: nn.LSTM, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The outputs (B, 1, H) for inputs (B, inputs), and the next states."""
+    if torch.compiler.is_exporting():
+        from ._exported import run_step
+
+        return run_step(rnn, x, h, c)
+    x, (h, c) = rnn(x.unsqueeze(1), (h, c))
+    return x, h, c
+
+
 class Recurrent(nn.Module):
     """An encoder, and an LSTM decoder with global attention, with or without input feeding.
 
@@ -159,7 +169,7 @@ class Recurrent(nn.Module):
         if self.input_feeding:
             x = torch.cat([x, state["vector"]], -1)
         h, c = (state[name].transpose(0, 1).contiguous() for name in ("h", "c"))
-        top, (h, c) = self.rnn(x.unsqueeze(1), (h, c))
+        top, h, c = _run_step(self.rnn, x, h, c)
         vectors, weights = self._attend(state, top)
         vector = vectors.squeeze(1)
         state = {**state, "h": h.transpose(0, 1), "c": c.transpose(0, 1)}
