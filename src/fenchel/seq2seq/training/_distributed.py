@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -135,10 +136,11 @@ class DistributedModel:
             options = {"mesh": mesh, "reshard_after_forward": True}
             # The Transformer's feedforward layers hold most of its weights. Each is a shard group
             # of its own, so that they are gathered one at a time.
-            for part in model.modules():
-                if isinstance(part, nn.Sequential):
-                    fsdp.fully_shard(part, **options)
-            fsdp.fully_shard(model, **options)
+            parts = [part for part in model.modules() if isinstance(part, nn.Sequential)]
+            for part in (*parts, model):
+                shard: Any = fsdp.fully_shard(part, **options)
+                if world.device.type == "cpu":  # where gloo of PyTorch 2.8 gives sums for means
+                    shard.set_force_sum_reduction_for_comms(True)
             fsdp.register_fsdp_forward_method(model, "loss")
 
     def backward(self, batch: Batch, factor: float) -> Tensor:
