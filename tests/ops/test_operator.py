@@ -165,8 +165,25 @@ def mesh():
     dist.destroy_process_group()
 
 
+NO_SORT = pytest.mark.xfail(
+    torch.__version__.startswith("2.8."),
+    reason="DTensor of PyTorch 2.8 does not sort",
+    raises=NotImplementedError,
+    strict=True,
+)
+SORTED = ("fusedmax", "ksubset", "oscarmax")
+"""Mappings whose values need sorted rows."""
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [name for name in mappings.names() if name != "general"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=NO_SORT) if name in SORTED else name
+        for name in mappings.names()
+        if name != "general"
+    ],
+)
 def test_batches_are_sharded_as_they_come(name: str, mesh: Any) -> None:
     from torch.distributed.tensor import DTensor, Replicate, Shard
 

@@ -55,7 +55,8 @@ class Progress(Callback):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        if not self._bar.disable:  # else rich 13.0 prints an empty line
+            self._bar.stop()
 
     def note(self, text: str) -> None:
         self._console.print(f"note: {text}", markup=False, soft_wrap=True)
