@@ -41,4 +41,6 @@ def test_the_oldest_versions_are_tested(requirement: Requirement) -> None:
 
 
 def test_everything_promised_is_found() -> None:
-    assert {"torch", "numpy", "onnx", "pydantic", "scikit-learn", "starlette"} <= {r.name for r in PROMISED}
+    assert {"torch", "numpy", "onnx", "pydantic", "scikit-learn", "starlette"} <= {
+        r.name for r in PROMISED
+    }
