@@ -23,7 +23,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from fenchel.integrations.sklearn import FenchelYoungClassifier
+from fenchel.integrations.sklearn import FenchelYoungClassifier, _linear
 
 MAPPINGS = [
     "softmax",
@@ -125,6 +125,14 @@ def test_probabilities_have_exact_zeros(mapping: Any) -> None:
     np.testing.assert_allclose(p.sum(1), 1, rtol=1e-12)
 
 
+def test_the_logarithm_of_zero_is_minus_infinity() -> None:
+    X, y = scaled(load_iris)
+    classifier = FenchelYoungClassifier("sparsemax").fit(X, y)
+    p, log_p = classifier.predict_proba(X), classifier.predict_log_proba(X)
+    np.testing.assert_array_equal(np.exp(log_p) > 0, p > 0)
+    np.testing.assert_allclose(np.exp(log_p), p, rtol=1e-12)
+
+
 def test_probabilities_are_those_of_the_mapping() -> None:
     X, y = scaled(load_iris)
     classifier = FenchelYoungClassifier(fenchel.Entmax(1.75, gamma=2.0)).fit(X, y)
@@ -186,8 +194,25 @@ def test_single_precision_stays() -> None:
 
 def test_it_warns_if_it_did_not_converge() -> None:
     X, y = scaled(load_iris)
-    with pytest.warns(ConvergenceWarning, match="gradient is still .* after 2 iterations"):
+    with pytest.warns(ConvergenceWarning, match="after 2 iterations, .* increase `max_iter` or"):
         FenchelYoungClassifier(max_iter=2).fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="no step made it smaller, .* increase `tol`"):
+        FenchelYoungClassifier(tol=1e-18).fit(X, y)
+
+
+def test_only_iterations_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SciPy would stop after 15,000 values of the objective, however many iterations are left."""
+    given: dict[str, Any] = {}
+    minimize = _linear.minimize
+
+    def recorded(*arguments: Any, **options: Any) -> Any:
+        given.update(options["options"])
+        return minimize(*arguments, **options)
+
+    monkeypatch.setattr(_linear, "minimize", recorded)
+    X, y = scaled(load_iris)
+    FenchelYoungClassifier(max_iter=100_000).fit(X, y)
+    assert given["maxfun"] >= given["maxiter"] * given["maxls"]
 
 
 def test_a_warm_start_goes_on() -> None:
@@ -272,6 +297,11 @@ def test_it_survives_pickling_and_printing() -> None:
         ({"max_iter": 0}, ValueError, "`max_iter` must be at least 1, got 0"),
         ({"epochs": 2.5}, TypeError, "`epochs` must be an int, got float"),
         ({"class_weight": "even"}, ValueError, "balanced"),
+        ({"class_weight": {0: -1.0}}, ValueError, "`class_weight` must be finite and not neg"),
+        ({"class_weight": {0: np.inf}}, ValueError, "`class_weight` must be finite and not neg"),
+        ({"class_weight": {0: np.nan}}, ValueError, "`class_weight` must be finite and not neg"),
+        ({"fit_intercept": "no"}, TypeError, "`fit_intercept` must be a bool, got str"),
+        ({"warm_start": 1}, TypeError, "`warm_start` must be a bool, got int"),
     ],
 )
 def test_bad_parameters_raise(options: Any, error: type[Exception], match: str) -> None:

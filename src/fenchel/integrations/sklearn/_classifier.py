@@ -170,6 +170,11 @@ class FenchelYoungClassifier(PredictionSets, ClassifierMixin, BaseEstimator):
         """The probabilities ŷ(θ), (n, classes); those of sparse mappings have exact zeros."""
         return self._solve(self._scores(X))
 
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """The logarithms of `predict_proba`; −inf where a probability is exactly zero."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
     def predict(self, X: Any) -> np.ndarray:
         """The most probable labels (n,); of several, the one with the largest score."""
         scores = self._scores(X)
@@ -202,6 +207,10 @@ class FenchelYoungClassifier(PredictionSets, ClassifierMixin, BaseEstimator):
         _checks.check_number("tol", self.tol, above=0)
         _checks.check_number("lr", self.lr, above=0)
         _checks.check_number("weight_decay", self.weight_decay, minimum=0)
+        for name in ("fit_intercept", "warm_start"):
+            value = getattr(self, name)
+            if not isinstance(value, bool | np.bool_):
+                raise TypeError(f"`{name}` must be a bool, got {_checks.type_name(value)}.")
         for name in ("max_iter", "epochs", "batch_size"):
             _checks.check_size(name, getattr(self, name))
 
@@ -218,6 +227,10 @@ class FenchelYoungClassifier(PredictionSets, ClassifierMixin, BaseEstimator):
             by_class = compute_class_weight(
                 self.class_weight, classes=self.classes_, y=self.classes_[target]
             )
+            if not (np.isfinite(by_class) & (by_class >= 0)).all():
+                raise ValueError(
+                    f"`class_weight` must be finite and not negative, got {self.class_weight}."
+                )
         weights *= by_class[target]
         if not weights.sum() > 0:
             raise ValueError("`sample_weight` and `class_weight` must not leave all samples zero.")
@@ -251,10 +264,12 @@ class FenchelYoungClassifier(PredictionSets, ClassifierMixin, BaseEstimator):
         self.n_iter_ = found.n_iter
         self._forget("module_", "loss_curve_")
         if not found.gradient <= self.tol:
+            is_over = found.n_iter >= self.max_iter
             warnings.warn(
-                f"the gradient is still {found.gradient:.2g} after {found.n_iter} iterations, "
-                f"above `tol` = {self.tol:g}; scale the features, for example with "
-                "`StandardScaler`, or increase `max_iter` or `tol`.",
+                f"the gradient is still {found.gradient:.2g} after {found.n_iter} iterations"
+                f"{'' if is_over else ', and no step made it smaller'}, above `tol` = "
+                f"{self.tol:g}; scale the features, for example with `StandardScaler`, or increase "
+                f"{'`max_iter` or `tol`' if is_over else '`tol`'}.",
                 ConvergenceWarning,
                 stacklevel=3,
             )

@@ -10,6 +10,9 @@ from scipy.optimize import minimize
 
 from ...mappings import AbstractMapping
 
+MAX_LINE_SEARCH = 50
+"""How often an iteration may compute the objective."""
+
 
 class Solution(NamedTuple):
     """Where L-BFGS ended."""
@@ -83,7 +86,13 @@ def minimize_loss(
         pack(start[0] * scale, start[1] + start[0] @ mean),
         jac=True,
         method="L-BFGS-B",
-        options={"maxiter": max_iter, "maxls": 50, "gtol": tol, "ftol": 0.0},
+        options={
+            "maxiter": max_iter,
+            "maxfun": MAX_LINE_SEARCH * max_iter,
+            "maxls": MAX_LINE_SEARCH,
+            "gtol": tol,
+            "ftol": 0.0,
+        },
     )
     return Solution(*unpack(found.x), int(found.nit), float(np.abs(found.jac).max()))
 
