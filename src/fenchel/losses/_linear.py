@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from .. import _checks
 from ..mappings import AbstractMapping
-from ..mappings._checks import check_linear, check_target
+from ..mappings._checks import check_linear, check_smoothing, check_target
 from ..mappings._protocols import HasClosure
 from ..mappings._registry import resolve
 from ._chunks import Chunk, Entries, Gradients, Problem
@@ -30,6 +30,7 @@ def linear_fenchel_young_loss(
     reduction: str = "mean",
     ignore_index: int | None = -100,
     chunk: int | None = None,
+    label_smoothing: float = 0.0,
 ) -> Tensor:
     """`fenchel_young_loss(mapping, hidden @ weight.T + bias, target)` without storing the scores.
 
@@ -47,6 +48,9 @@ def linear_fenchel_young_loss(
         ignore_index: rows with this index count for nothing; None for no such index.
         chunk: how many rows of scores to compute at a time; of at most two such chunks the scores
             are held. By default these take 3/4 GiB at most.
+        label_smoothing: ε in [0, 1), as for `fenchel_young_loss`; for softmax, sparsemax and
+            entmax. Only a bias of −inf deletes a class. The gradient in weight is then no longer
+            zero for classes without a support: all have the same share of it.
     Returns:
         A scalar, or with "none" one loss per row, (...).
     Raises:
@@ -65,6 +69,7 @@ def linear_fenchel_young_loss(
     _checks.check_choice("reduction", reduction, _checks.REDUCTIONS)
     mapping = resolve(mapping)
     check_linear(mapping, hidden, weight, bias, chunk)
+    check_smoothing(label_smoothing, mapping)
     rows, classes = hidden.reshape(-1, hidden.shape[-1]), weight.shape[0]
     shape = (*hidden.shape[:-1], classes)
     if not check_target(target, shape, hidden.device, hidden.ndim - 1, ignore_index, "hidden"):
@@ -88,10 +93,23 @@ def linear_fenchel_young_loss(
         )
     wide = torch.promote_types(rows.dtype, torch.float32)
     dtype = wide if torch.is_autocast_enabled(device) else rows.dtype
-    plan = _Plan(mapping, chunk, reduction, torch.is_grad_enabled(), dtype)
+    watched = torch.is_grad_enabled()
+    plan = _Plan(mapping, chunk, reduction, watched, wide if label_smoothing else dtype)
     with torch.autocast(device, enabled=False):
         loss = LinearLoss.apply(rows, weight, bias, indices, kept.to(wide), plan)
+        if label_smoothing:
+            from ._smoothing import smoothing_terms
+
+            terms = smoothing_terms(mapping, rows, weight, bias, indices, label_smoothing)
+            loss = (loss + _reduced(torch.where(kept, terms, 0.0), kept, reduction)).to(dtype)
     return loss.view(target.shape) if reduction == "none" else loss
+
+
+def _reduced(terms: Tensor, kept: Tensor, reduction: str) -> Tensor:
+    """Terms of the rows, or their sum or mean over those that are kept."""
+    if reduction == "none":
+        return terms
+    return terms.sum() / (kept.sum().clamp(min=1) if reduction == "mean" else 1)
 
 
 def _chunk_of(rows: Tensor, classes: int) -> int:
