@@ -224,6 +224,17 @@ def test_a_warm_start_goes_on() -> None:
     assert classifier.fit(X, y > 0).coef_.shape == (1, 4)
 
 
+@pytest.mark.parametrize("module", [None, torch.nn.Linear(4, 3)], ids=["linear", "module"])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_fit_needs_no_mode_of_torch(module: Any, mode: Any) -> None:
+    X, y = scaled(load_iris)
+    classifier = FenchelYoungClassifier(module=module, epochs=1, random_state=0)
+    expected = classifier.fit(X, y).predict_proba(X)
+    with mode():
+        found = clone(classifier).fit(X, y).predict_proba(X)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_a_parameter_counts_from_the_next_fit_on() -> None:
     X, y = scaled(load_iris)
     classifier = FenchelYoungClassifier("sparsemax").fit(X, y).calibrate(X, y)
@@ -318,6 +329,9 @@ def test_bad_data_raise() -> None:
         FenchelYoungClassifier().fit(X, y, -np.ones(len(X)))
     with pytest.raises(ValueError, match="zero"):
         FenchelYoungClassifier().fit(X, y, np.zeros(len(X)))
+    for huge in (X * 1e300, sparse.csr_matrix(X * 1e300)):
+        with pytest.raises(ValueError, match="features whose variance is not finite"):
+            FenchelYoungClassifier().fit(huge, y)
     with pytest.raises(ValueError, match="3 features"):
         FenchelYoungClassifier().fit(X, y).predict(X[:, :3])
 

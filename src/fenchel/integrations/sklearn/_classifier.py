@@ -153,10 +153,11 @@ class FenchelYoungClassifier(PredictionSets, ClassifierMixin, BaseEstimator):
             )
         weights = self._weights(X, target, sample_weight)
         goes_on = before == (X.shape[1], self.classes_.tolist())
-        if self.module is None:
-            self._fit_linear(mapping, X, target, weights, goes_on)
-        else:
-            self._fit_module(self.module, mapping, X, target, weights, goes_on)
+        with torch.inference_mode(False), torch.enable_grad():  # whatever the caller's mode is
+            if self.module is None:
+                self._fit_linear(mapping, X, target, weights, goes_on)
+            else:
+                self._fit_module(self.module, mapping, X, target, weights, goes_on)
         self.mapping_ = mapping
         self._forget("quantile_", "set_score_")
         return self

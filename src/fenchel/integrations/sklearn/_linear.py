@@ -100,11 +100,18 @@ def minimize_loss(
 def _moments(
     X: Any, weights: np.ndarray, penalty: float, fit_intercept: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of each feature, zero without an intercept, and about its standard deviation."""
-    mean = np.asarray(weights @ X) if fit_intercept else np.zeros(X.shape[1])
-    if isinstance(X, np.ndarray):
-        variance = weights @ np.square(X - mean)
-    else:
-        variance = np.maximum(np.asarray(weights @ X.multiply(X)) - mean**2, 0.0)
+    """The mean of each feature, zero without an intercept, and about its standard deviation.
+
+    Raises:
+        ValueError: if a feature is too large to be squared.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = np.asarray(weights @ X) if fit_intercept else np.zeros(X.shape[1])
+        if isinstance(X, np.ndarray):
+            variance = weights @ np.square(X - mean)
+        else:
+            variance = np.maximum(np.asarray(weights @ X.multiply(X)) - mean**2, 0.0)
+    if not np.isfinite(variance).all():
+        raise ValueError("`X` has features whose variance is not finite; scale them.")
     scale = np.sqrt(variance + penalty)
     return mean, np.where(scale > 0, scale, 1.0)
