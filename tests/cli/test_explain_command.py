@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 
 import pytest
+from small_models import save_verbs
 
 from fenchel import cli
 from fenchel.seq2seq.models import _folder
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> list[Path]:
+    return save_verbs(tmp_path_factory.mktemp("models"))
 
 
 def test_explain_writes_the_page(models, tmp_path, capsys):

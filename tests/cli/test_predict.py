@@ -6,9 +6,11 @@ import io
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from small_models import save_verbs
 
 from fenchel import cli
 from fenchel.seq2seq import ModelConfig, Seq2Seq, Subwords, save
@@ -16,6 +18,11 @@ from fenchel.seq2seq.data import _lines
 from fenchel.seq2seq.data._vocabulary import Characters
 
 LINES = "draw\tV;PST\nsing\tV;PST\nd\tV\n"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> list[Path]:
+    return save_verbs(tmp_path_factory.mktemp("models"))
 
 
 def predict(monkeypatch, capsys, data: str | bytes, *words: object) -> tuple[int, list[str], str]:

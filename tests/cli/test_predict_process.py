@@ -12,11 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from small_models import save_verbs
 
 from fenchel import cli
 from fenchel.seq2seq.decoding import _decode
 
 LINES = "draw\tV;PST\nsing\tV;PST\nd\tV\n"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> list[Path]:
+    return save_verbs(tmp_path_factory.mktemp("models"))
 
 
 @contextmanager

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from fenchel import mappings
-from fenchel.seq2seq import ModelConfig, Seq2Seq
+from fenchel.seq2seq import Characters, Inflection, ModelConfig, Seq2Seq, Words, save
 from fenchel.seq2seq.data._batches import batch
-from fenchel.seq2seq.data._vocabulary import Words
 
 WORDS = Words([f"w{place}" for place in range(9)])
 PAIRS = batch([([4, 5, 6, 7, 8], [5, 6]), ([7, 6], [4, 4, 9, 8]), ([12], [10])])
@@ -32,3 +33,14 @@ def build(shape: str = "lstm", **options: object) -> Seq2Seq:
             if "encoder.layers" not in name and "alpha" not in name:
                 parameter.mul_(3)
     return model
+
+
+def save_verbs(folder: Path) -> list[Path]:
+    """Two folders of untrained models of verbs, with the same vocabularies."""
+    torch.manual_seed(0)
+    source = Inflection(["english"], ["PST", "V"], list("adginrsw"))
+    folders = [folder / "0", folder / "1"]
+    for each in folders:
+        sizes = ModelConfig(embedding=8, hidden=8, layers=1)
+        save(Seq2Seq(sizes, source, Characters("adginrsw")), each)
+    return folders

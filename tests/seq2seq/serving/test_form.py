@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from served import Served, small_model
 
 from browser import Browser
 
@@ -16,6 +17,12 @@ ATTACK = '"><img src=x onerror="document.title=1"> V'
 def browser() -> Iterator[Browser]:
     with Browser() as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with Served(small_model()) as running:
+        yield running
 
 
 def submit(browser: Browser, text: str, reference: str = "") -> None:

@@ -6,12 +6,24 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 from served import Served, small_model
 
 from fenchel.seq2seq import Seq2Seq
 from fenchel.seq2seq.serving import _answers, _guard, _server
+
+
+@pytest.fixture(scope="module")
+def model() -> Seq2Seq:
+    return small_model()
+
+
+@pytest.fixture(scope="module")
+def served(model) -> Iterator[Served]:
+    with Served(model) as running:
+        yield running
 
 
 def test_a_body_that_is_too_large(model):

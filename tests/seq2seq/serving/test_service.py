@@ -6,15 +6,27 @@ import io
 import json
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
-from served import Served
+from served import Served, small_model
 
 from fenchel import cli
 from fenchel.seq2seq import Characters, Featured, ModelConfig, Seq2Seq, save
 from fenchel.seq2seq.serving import _answers, _app
 
 INPUTS = ["draw V;PST", "sing V", "d\u00e9j\u00e0 V;PST", "raw\tV;PST"]
+
+
+@pytest.fixture(scope="module")
+def model() -> Seq2Seq:
+    return small_model()
+
+
+@pytest.fixture(scope="module")
+def served(model) -> Iterator[Served]:
+    with Served(model) as running:
+        yield running
 
 
 @pytest.mark.parametrize(
