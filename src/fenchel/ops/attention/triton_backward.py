@@ -18,6 +18,7 @@ from .triton_scores import (
     distances_tile,
     dot,
     edge_tile,
+    end_of,
     is_chosen,
     kept_tile,
     key_ranges,
@@ -281,7 +282,7 @@ def query_block(
 @triton.jit
 def attention_backward_query_kernel(
     p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed, p_grad, p_state,
-    p_output, p_value_mean, p_mean, p_query_grad, p_rows_grad, p_dense,
+    p_output, p_value_mean, p_mean, p_query_grad, p_rows_grad, p_dense, p_whole,
     alpha, gamma, scale, softcap, dropout,
     heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
     value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, grad_b, grad_h, grad_t,
@@ -292,7 +293,8 @@ def attention_backward_query_kernel(
     """What `query_block` does for all queries; with `p_dense` only for blocks that are dense, and
     of the CLASS."""
     blocks = tl.cdiv(T, BM)
-    for index in range(tl.program_id(0), blocks * (n // T), tl.num_programs(0)):
+    end = end_of(blocks * (n // T), p_whole, n // T // heads * groups)
+    for index in range(tl.program_id(0), end, tl.num_programs(0)):
         b, h, place = locate(index, blocks, heads)
         block = blocks - 1 - place
         if is_chosen(p_dense, (b * heads + h) * tl.cdiv(T, BLOCK) + block * BM // BLOCK, CLASS):

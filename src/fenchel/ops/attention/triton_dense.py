@@ -12,6 +12,7 @@ import triton
 from torch import Tensor
 
 from .._triton.launcher import Launches
+from .sizes import Kept
 from .triton_backward import attention_backward_query_kernel
 from .triton_backward_keys import attention_backward_key_kernel
 from .triton_forward import attention_forward_kernel
@@ -39,11 +40,11 @@ class Tiles(NamedTuple):
 
 _TILES = {
     "near": {
-        2: {64: Tiles(64, 64, 4, 3, 168), 128: Tiles(64, 64, 4, 2), 256: Tiles(64, 64, 4, 2)},
+        2: {64: Tiles(64, 64, 4, 3, 128), 128: Tiles(64, 64, 4, 2), 256: Tiles(64, 64, 4, 2)},
         4: {64: Tiles(64, 32, 8, 2), 128: Tiles(32, 32, 8, 2), 256: Tiles(32, 32, 16, 2)},
     },
     "forward": {
-        2: {64: Tiles(128, 64, 8, 3), 128: Tiles(128, 64, 8, 2), 256: Tiles(64, 32, 4, 2)},
+        2: {64: Tiles(64, 64, 4, 3), 128: Tiles(128, 64, 8, 2), 256: Tiles(64, 32, 4, 2)},
         4: {64: Tiles(64, 32, 8, 2), 128: Tiles(32, 32, 8, 2), 256: Tiles(32, 32, 16, 2)},
     },
     "query": {
@@ -51,7 +52,7 @@ _TILES = {
         4: {64: Tiles(32, 32, 4, 1), 128: Tiles(32, 32, 8, 1), 256: Tiles(32, 16, 8, 1)},
     },
     "key": {
-        2: {64: Tiles(64, 64, 4, 2), 128: Tiles(64, 64, 8, 2), 256: Tiles(32, 64, 8, 1)},
+        2: {64: Tiles(64, 64, 4, 3), 128: Tiles(64, 64, 8, 2), 256: Tiles(32, 64, 8, 1)},
         4: {64: Tiles(32, 32, 4, 1), 128: Tiles(32, 32, 8, 1), 256: Tiles(32, 16, 8, 1)},
     },
 }
@@ -105,11 +106,12 @@ def choose_tiles(kernel: str, problem: Problem, kind: int) -> Tiles:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """How far a sum of weights may be from 1 before it is divided by itself."""
-    return 2.0**-22 if dtype == torch.float32 else 2.0**-18
+    """How far a sum of weights may be from 1 before it is divided by itself: so little that outputs
+    are rounded as if it were exact, but for a few in a thousand."""
+    return {torch.float32: 2.0**-22, torch.float16: 2.0**-21}.get(dtype, 2.0**-18)
 
 
-def near_rows(launches: Launches, problem: Problem, state: Tensor, dense: Tensor) -> None:
+def near_rows(launches: Launches, problem: Problem, state: Tensor, lists: Kept) -> None:
     """Moves the thresholds of dense blocks that `bound_kernel` started near to their ends."""
     of = choose_tiles("near", problem, 0)
     blocks = triton.cdiv(problem.queries, of.queries) * problem.all_heads
@@ -120,18 +122,19 @@ def near_rows(launches: Launches, problem: Problem, state: Tensor, dense: Tensor
                     near_kernel, **of.options(), CLASS=block_class,
                     KIND=FAST.value if kind == ANY.value else kind,
                 ),
-                _grid(blocks, dense), *problem.vectors, *problem.pointers, state, dense,
-                *problem.numbers, *problem.sizes,
+                _grid(blocks, lists.dense), *problem.vectors, *problem.pointers, state, lists.dense,
+                lists.whole, *problem.numbers, *problem.sizes,
             )  # fmt: skip
 
 
 def dense_forward(
     launches: Launches, problem: Problem, output: Tensor, tau: Tensor, state: Tensor,
-    dense: Tensor | None = None, means: Tensor | None = None, tiles: Tiles | None = None,
+    lists: Kept | None = None, means: Tensor | None = None, tiles: Tiles | None = None,
 ) -> None:  # fmt: skip
-    """Output, thresholds and states, and means if there is room for them, with flags only of the
+    """Output, thresholds and states, and means if there is room for them; with lists only of the
     blocks that are dense."""
-    for block_class, kind, is_started in variants(problem, dense is not None):
+    dense, whole = (None, None) if lists is None else (lists.dense, lists.whole)
+    for block_class, kind, is_started in variants(problem, lists is not None):
         of = tiles or choose_tiles("forward", problem, kind)
         blocks = triton.cdiv(problem.queries, of.queries) * problem.all_heads
         launches.add(
@@ -140,19 +143,22 @@ def dense_forward(
                 KIND=kind, CLASS=block_class, STARTED=is_started,
             ),
             _grid(blocks, dense), *problem.vectors, *problem.pointers, output, tau, state, means,
-            dense, *problem.numbers, *problem.sizes,
+            dense, whole, *problem.numbers, *problem.sizes,
         )  # fmt: skip
 
 
 def dense_backward_queries(
     launches: Launches, problem: Problem, grad: Tensor, output: Tensor, state: Tensor,
-    mean: Tensor, query_grad: Tensor, rows: Tensor, needs: int, dense: Tensor | None = None,
-    means: Tensor | None = None, tiles: Tiles | None = None,
+    mean: Tensor, query_grad: Tensor, rows: Tensor, needs: int, lists: Kept | None = None,
+    tiles: Tiles | None = None,
 ) -> None:  # fmt: skip
-    """The gradients of the queries and of their parameters, and the means Σ w dp / Σ w. Those of
-    the values are near enough for half precision."""
+    """The gradients of the queries and of their parameters, and the means Σ w dp / Σ w; with lists
+    only of the blocks that are dense. The means of values that these have are near enough for half
+    precision."""
+    dense, whole = (None, None) if lists is None else (lists.dense, lists.whole)
     is_half = problem.query.dtype != torch.float32
-    for block_class, kind, _ in variants(problem, dense is not None):
+    means = lists.means if lists is not None and is_half else None
+    for block_class, kind, _ in variants(problem, lists is not None):
         of = tiles or choose_tiles("query", problem, kind)
         blocks = triton.cdiv(problem.queries, of.queries) * problem.all_heads
         launches.add(
@@ -161,7 +167,7 @@ def dense_backward_queries(
                 NEEDS=needs, KIND=kind, CLASS=block_class,
             ),
             _grid(blocks, dense), *problem.vectors, *problem.pointers, grad, state, output,
-            means if is_half and kind != ANY.value else None, mean, query_grad, rows, dense,
+            None if kind == ANY.value else means, mean, query_grad, rows, dense, whole,
             *problem.numbers, *problem.sizes, *grad.stride()[:3],
         )  # fmt: skip
 

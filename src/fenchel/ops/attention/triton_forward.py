@@ -32,6 +32,7 @@ from .triton_scores import (
     SINKS,
     dot,
     edge_tile,
+    end_of,
     is_chosen,
     kept_tile,
     key_ranges,
@@ -284,7 +285,7 @@ def forward_block(
 @triton.jit
 def attention_forward_kernel(
     p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed,
-    p_output, p_tau, p_state, p_mean, p_dense, alpha, gamma, scale, softcap, dropout,
+    p_output, p_tau, p_state, p_mean, p_dense, p_whole, alpha, gamma, scale, softcap, dropout,
     heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
     value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s,
     TOLERANCE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, CLASS: tl.constexpr,
@@ -295,7 +296,8 @@ def attention_forward_kernel(
     that are dense, and of the CLASS. If STARTED the state has a start; `p_mean` gets Σ w v / Σ w
     less the output."""
     blocks = tl.cdiv(T, BM)
-    for index in range(tl.program_id(0), blocks * (n // T), tl.num_programs(0)):
+    end = end_of(blocks * (n // T), p_whole, n // T // heads * groups)
+    for index in range(tl.program_id(0), end, tl.num_programs(0)):
         b, h, place = locate(index, blocks, heads)
         block = blocks - 1 - place  # the longest first, if causal
         if is_chosen(p_dense, (b * heads + h) * tl.cdiv(T, BLOCK) + block * BM // BLOCK, CLASS):

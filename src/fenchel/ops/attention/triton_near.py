@@ -13,6 +13,7 @@ from .triton_scores import (
     CHANGED,
     SINKS,
     edge_tile,
+    end_of,
     is_chosen,
     key_ranges,
     load_parameters,
@@ -104,7 +105,7 @@ def near_block(
 @triton.jit
 def near_kernel(
     p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed,
-    p_state, p_dense, alpha, gamma, scale, softcap, dropout,
+    p_state, p_dense, p_whole, alpha, gamma, scale, softcap, dropout,
     heads, groups, T, S, n, query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g,
     value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s,
     KIND: tl.constexpr, FEATURES: tl.constexpr, CLASS: tl.constexpr, D: tl.constexpr,
@@ -113,7 +114,8 @@ def near_kernel(
     """Moves the bases in the states of dense blocks of the CLASS from where `bound_kernel` put them
     to where a step is short."""
     blocks = tl.cdiv(T, BM)
-    for index in range(tl.program_id(0), blocks * (n // T), tl.num_programs(0)):
+    end = end_of(blocks * (n // T), p_whole, n // T // heads * groups)
+    for index in range(tl.program_id(0), end, tl.num_programs(0)):
         b, h, place = locate(index, blocks, heads)
         block = blocks - 1 - place
         if is_chosen(p_dense, (b * heads + h) * tl.cdiv(T, BLOCK) + block * BM // BLOCK, CLASS):

@@ -46,6 +46,20 @@ def is_chosen(p_flags, o, CLASS: tl.constexpr):
 
 
 @triton.jit
+def end_of(total, p_whole, count):
+    """Where programs stop that look for dense blocks among so many: there is nothing to look for
+    if none of the `count` groups of heads has any."""
+    if p_whole is None:
+        return total
+    else:
+        found = 0
+        for first in range(0, count, 1024):
+            o = first + tl.arange(0, 1024)
+            found = tl.maximum(found, tl.max(tl.load(p_whole + o, mask=o < count, other=0), 0))
+        return tl.where(found > 0, total, 0)
+
+
+@triton.jit
 def locate(index, parts, heads):
     """The batch and head of the index-th block, and its place among the blocks of the head."""
     row = (index // parts).to(tl.int64)

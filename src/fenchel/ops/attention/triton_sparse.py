@@ -52,6 +52,8 @@ class Plan(NamedTuple):
     words: int = 128
     wide: int = 4096
     """Keys from which on a wide support means more candidates than a list takes."""
+    few: int = 1280
+    """Keys on average up to which dense tiles take less time than lists."""
 
 
 def choose_plan(problem: Problem) -> Plan:
@@ -94,7 +96,8 @@ def _bound(
     launches.add(
         problem.launcher(
             bound_kernel, num_warps=warps, num_stages=stages, BM=queries, BN=TILE, R=GROUP,
-            NORMS=triton.next_power_of_2(blocks), STEPS=4, WIDE=plan.wide, KIND=kind,
+            NORMS=triton.next_power_of_2(blocks), STEPS=4, WIDE=plan.wide,
+            FEW=plan.few, KIND=kind,
         ),
         (triton.cdiv(problem.queries, queries) * problem.all_heads,), *problem.vectors,
         *problem.pointers, norms, state, limit, unfit, *problem.numbers, *problem.sizes, blocks,
@@ -152,9 +155,9 @@ def sparse_forward(
             plan.cap, least,
         )  # fmt: skip
         least = size * tiles + 1
-    near_rows(launches, problem, state, lists.dense)
+    near_rows(launches, problem, state, lists)
     means = lists.means if keep else None
-    dense_forward(launches, problem, output, tau, state, lists.dense, means)
+    dense_forward(launches, problem, output, tau, state, lists, means)
     launches.run()
 
 
@@ -166,9 +169,8 @@ def sparse_backward(
     launches, state, kind = Launches(), lists.rows, problem.half_kind
     mean = grad.new_empty(problem.query.shape[:-1], dtype=torch.float32)
     dense_backward_queries(
-        launches, problem, grad, output, state, mean, query_grad, rows, needs, lists.dense,
-        lists.means,
-    )  # fmt: skip
+        launches, problem, grad, output, state, mean, query_grad, rows, needs, lists
+    )
     whole = lists.whole.clone()
     blocks, words = triton.cdiv(problem.keys, KEYS), triton.cdiv(problem.queries, 32)
     share, room = problem.heads // problem.groups, plan.pairs * problem.queries
