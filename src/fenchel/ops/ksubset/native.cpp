@@ -10,7 +10,7 @@ template <class T>
 int ksubset(const T* scores, const double* ks, int64_t k_step, double alpha, int64_t rows,
             int64_t d, T* y, int threads) {
   return parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
-    std::unique_ptr<double[]> finite(new double[d]);
+    std::unique_ptr<double[]> finite(new double[padded<double>(d)]);
     for (int64_t row = first; row < last; ++row)
       ksubset_row(scores + row * d, y + row * d, d, ks[row * k_step], alpha - 1, finite.get());
   });

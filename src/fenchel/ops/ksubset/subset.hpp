@@ -25,15 +25,22 @@ inline double nth_largest(double* x, int64_t n, int64_t m) {
     std::nth_element(x, x + m - 1, x + n, std::greater<double>());
     return x[m - 1];
   }
-  double top[kFew];  // the m largest so far, in order
-  std::fill(top, top + m, -kInf<double>);
-  for (int64_t i = 0; i < n; ++i) {
-    if (!(x[i] > top[m - 1])) continue;
-    int64_t place = m - 1;
-    for (; place > 0 && x[i] > top[place - 1]; --place) top[place] = top[place - 1];
-    top[place] = x[i];
+  Vec<double> top[kFew];  // the m largest of every lane, in order
+  for (int64_t j = 0; j < m; ++j) top[j] = splat<double>(-kInf<double>);
+  each_vector<double>(x, n, -kInf<double>, [&](Vec<double> v, int64_t, int64_t) FENCHEL_LAMBDA {
+    for (int64_t j = 0; j < m; ++j) {
+      Vec<double> less = top[j] < v ? top[j] : v;
+      top[j] = max<double>(top[j], v);
+      v = less;
+    }
+  });
+  double largest = reduce_max(top[0]);
+  for (; m > 1; --m) {  // the largest leaves its lane
+    const int lane = __builtin_ctz(~below<double>(top[0], splat<double>(largest)));
+    for (int64_t j = 0; j + 1 < m; ++j) top[j][lane] = top[j + 1][lane];
+    largest = reduce_max(top[0]);
   }
-  return top[m - 1];
+  return largest;
 }
 
 // The t with Σy = k, 0 < k < n, as a base and what t lies above it. The distance of a score from the base is
@@ -42,31 +49,62 @@ struct Threshold {
   double base, above;
 };
 
+// Σy, and how fast it falls as t rises.
+struct Mass {
+  double total, slope;
+};
+
+FENCHEL_INLINE Vec<double> linear_capped(Vec<double> below) {
+  Vec<double> u = max<double>(1 - below, Vec<double>{});
+  return u < 1 ? u : splat<double>(1);
+}
+
+// At ε = 1, of n heights, padded with −∞.
+FENCHEL_INLINE Mass linear_mass(const double* x, int64_t n, double t) {
+  Vec<double> total = {}, rounded = {}, slope = {};
+  for (int64_t i = 0; i < n; i += kLanes<double>) {
+    Vec<double> y = linear_capped(t - load<double>(x + i)), next = total + y, part = next - total;
+    rounded += (total - (next - part)) + (y - part);
+    total = next;
+    Vec<double> one = y < 1 ? splat<double>(1) : Vec<double>{};
+    slope += y > 0 ? one : Vec<double>{};
+  }
+  return {sum<double>(total) + sum<double>(rounded), sum<double>(slope)};
+}
+
+inline Mass mass(const double* x, int64_t n, double t, double epsilon) {
+  double total = 0, rounded = 0, slope = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    double y = capped(t - x[i], epsilon), term = y - rounded, next = total + term;
+    rounded = (next - total) - term;
+    total = next;
+    if (y > 0 && y < 1) slope += std::pow(y, 1 - epsilon);
+  }
+  return {total, slope};
+}
+
 // Newton's method. With m = ⌈k⌉, the m-th largest score is the base, since m entries are one at that threshold.
 // At most m − 1 others reach one, which bounds t from above. What lies above that bound is one, what lies 1/ε
-// below the base is zero, and the steps are taken on the open entries between.
+// below the base is zero, and the steps are taken on the open entries between. x has room for whole vectors.
 inline Threshold subset_threshold(double* x, int64_t n, double k, double epsilon) {
   double m = std::ceil(k);
   double base = nth_largest(x, n, static_cast<int64_t>(m)), share = (k - m + 1) / (static_cast<double>(n) - m + 1);
-  double low = 0, high = epsilon == 0 ? -std::log(share) : (1 - std::pow(share, epsilon)) / epsilon;
+  double low = 0, high = epsilon == 0 ? -std::log(share) : epsilon == 1 ? 1 - share : (1 - std::pow(share, epsilon)) / epsilon;
+  const Vec<double> ceiling = splat<double>(high), floor = splat<double>(epsilon > 0 ? -1 / epsilon : -kInf<double>);
   int64_t open = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    double height = x[i] - base;
-    x[open] = height;
-    k -= height >= high ? 1 : 0;
-    open += height < high && epsilon * height > -1;
-  }
+  each_vector<double>(x, n, -kInf<double>, [&](Vec<double> v, int64_t, int64_t) FENCHEL_LAMBDA {
+    Vec<double> height = v - base;
+    const unsigned lower = below<double>(height, ceiling), inside = lower & below<double>(floor, height);
+    k -= __builtin_popcount(~lower & ((1u << kLanes<double>) - 1));
+    pack(x + open, height, inside);
+    open += __builtin_popcount(inside);
+  });
+  for (int64_t i = open; i < padded<double>(open); ++i) x[i] = -kInf<double>;
   double t = high / 2;
   for (int pass = 0; pass < 200; ++pass) {
-    double total = 0, rounded = 0, slope = 0;
-    for (int64_t i = 0; i < open; ++i) {
-      double y = capped(t - x[i], epsilon), term = y - rounded, next = total + term;
-      rounded = (next - total) - term;
-      total = next;
-      if (y > 0 && y < 1) slope += epsilon == 1 ? 1 : std::pow(y, 1 - epsilon);
-    }
-    (total > k ? low : high) = t;
-    double step = (total - k) / slope, next = t + step;
+    const Mass now = epsilon == 1 ? linear_mass(x, open, t) : mass(x, open, t, epsilon);
+    (now.total > k ? low : high) = t;
+    double step = (now.total - k) / now.slope, next = t + step;
     if (std::fabs(step) <= 1e-16 * (1 + t)) break;
     if (!(next > low && next < high)) next = low + (high - low) / 2;
     if (next == low || next == high) break;
@@ -79,9 +117,11 @@ inline Threshold subset_threshold(double* x, int64_t n, double k, double epsilon
 template <class T>
 void write_subset(const T* x, T* y, int64_t d, Threshold t, double epsilon) {
   if (epsilon == 1)
-    for (int64_t i = 0; i < d; ++i) y[i] = static_cast<T>(capped(t.above - (x[i] - t.base), 1));
-  else
-    for (int64_t i = 0; i < d; ++i) y[i] = static_cast<T>(capped(t.above - (x[i] - t.base), epsilon));
+    return each_vector<T>(x, d, T(0), [&](Vec<T> v, int64_t i, int64_t count) FENCHEL_LAMBDA {
+      auto entries = [&](Vec<double> part) { return linear_capped(t.above - (part - t.base)); };
+      store_some<T>(y + i, in_double(v, entries), count);
+    });
+  for (int64_t i = 0; i < d; ++i) y[i] = static_cast<T>(capped(t.above - (x[i] - t.base), epsilon));
 }
 
 template <class T>
