@@ -18,29 +18,36 @@ FENCHEL_INLINE double capped(double below, double epsilon) {
   return epsilon == 1 ? u : epsilon == 0.5 ? u * u : std::pow(u, 1 / epsilon);
 }
 
-// The m-th largest of n numbers, which may change places.
-inline double nth_largest(double* x, int64_t n, int64_t m) {
-  constexpr int64_t kFew = 8;
-  if (m > kFew) {
-    std::nth_element(x, x + m - 1, x + n, std::greater<double>());
-    return x[m - 1];
-  }
-  Vec<double> top[kFew];  // the m largest of every lane, in order
-  for (int64_t j = 0; j < m; ++j) top[j] = splat<double>(-kInf<double>);
-  each_vector<double>(x, n, -kInf<double>, [&](Vec<double> v, int64_t, int64_t) FENCHEL_LAMBDA {
+constexpr int64_t kFew = 8;
+
+// The m-th largest of n numbers, m ≤ kFew.
+template <class T>
+FENCHEL_INLINE T nth_of_few(const T* x, int64_t n, int64_t m) {
+  Vec<T> top[kFew];  // the m largest of every lane, in order
+  for (int64_t j = 0; j < m; ++j) top[j] = splat<T>(-kInf<T>);
+  each_vector<T>(x, n, -kInf<T>, [&](Vec<T> v, int64_t, int64_t) FENCHEL_LAMBDA {
     for (int64_t j = 0; j < m; ++j) {
-      Vec<double> less = top[j] < v ? top[j] : v;
-      top[j] = max<double>(top[j], v);
+      Vec<T> less = top[j] < v ? top[j] : v;
+      top[j] = max<T>(top[j], v);
       v = less;
     }
   });
-  double largest = reduce_max(top[0]);
+  T largest = reduce_max(top[0]);
   for (; m > 1; --m) {  // the largest leaves its lane
-    const int lane = __builtin_ctz(~below<double>(top[0], splat<double>(largest)));
+    const int lane = __builtin_ctz(~below<T>(top[0], splat<T>(largest)));
     for (int64_t j = 0; j + 1 < m; ++j) top[j][lane] = top[j + 1][lane];
     largest = reduce_max(top[0]);
   }
   return largest;
+}
+
+// The ⌈k⌉-th largest of n numbers x; those of `copy` are the same, and may change places.
+template <class T>
+inline double nth_largest(const T* x, double* copy, int64_t n, double k) {
+  const int64_t m = static_cast<int64_t>(std::ceil(k));
+  if (m <= kFew) return nth_of_few(x, n, m);
+  std::nth_element(copy, copy + m - 1, copy + n, std::greater<double>());
+  return copy[m - 1];
 }
 
 // The t with Σy = k, 0 < k < n, as a base and what t lies above it. The distance of a score from the base is
@@ -59,17 +66,24 @@ FENCHEL_INLINE Vec<double> linear_capped(Vec<double> below) {
   return u < 1 ? u : splat<double>(1);
 }
 
-// At ε = 1, of n heights, padded with −∞.
-FENCHEL_INLINE Mass linear_mass(const double* x, int64_t n, double t) {
+// At ε = 1, lane by lane, as if in twice the precision.
+struct LinearMass {
   Vec<double> total = {}, rounded = {}, slope = {};
-  for (int64_t i = 0; i < n; i += kLanes<double>) {
-    Vec<double> y = linear_capped(t - load<double>(x + i)), next = total + y, part = next - total;
+
+  FENCHEL_INLINE void add(Vec<double> below) {
+    const Vec<double> y = linear_capped(below), next = total + y, part = next - total;
     rounded += (total - (next - part)) + (y - part);
     total = next;
-    Vec<double> one = y < 1 ? splat<double>(1) : Vec<double>{};
+    const Vec<double> one = y < 1 ? splat<double>(1) : Vec<double>{};
     slope += y > 0 ? one : Vec<double>{};
   }
-  return {sum<double>(total) + sum<double>(rounded), sum<double>(slope)};
+};
+
+// Of n heights, padded with −∞.
+FENCHEL_INLINE Mass linear_mass(const double* x, int64_t n, double t) {
+  LinearMass mass;
+  for (int64_t i = 0; i < n; i += kLanes<double>) mass.add(t - load<double>(x + i));
+  return {sum<double>(mass.total) + sum<double>(mass.rounded), sum<double>(mass.slope)};
 }
 
 inline Mass mass(const double* x, int64_t n, double t, double epsilon) {
@@ -83,34 +97,54 @@ inline Mass mass(const double* x, int64_t n, double t, double epsilon) {
   return {total, slope};
 }
 
-// Newton's method. With m = ⌈k⌉, the m-th largest score is the base, since m entries are one at that threshold.
-// At most m − 1 others reach one, which bounds t from above. What lies above that bound is one, what lies 1/ε
-// below the base is zero, and the steps are taken on the open entries between. x has room for whole vectors.
-inline Threshold subset_threshold(double* x, int64_t n, double k, double epsilon) {
-  double m = std::ceil(k);
-  double base = nth_largest(x, n, static_cast<int64_t>(m)), share = (k - m + 1) / (static_cast<double>(n) - m + 1);
-  double low = 0, high = epsilon == 0 ? -std::log(share) : epsilon == 1 ? 1 - share : (1 - std::pow(share, epsilon)) / epsilon;
+// What is left to solve: the heights of the open entries above the base are to give k, with t at most `high`.
+struct Open {
+  double base, k, high;
+  int64_t count;
+};
+
+// With m = ⌈k⌉, the m-th largest score is the base, since m entries are one at that threshold. At most m − 1 others
+// reach one, which bounds t from above. What lies above that bound is one, what lies 1/ε below the base is zero, and
+// the entries between are open: their heights replace x, which has room for whole vectors.
+inline Open open_entries(double* x, int64_t n, double k, double epsilon, double base) {
+  const double m = std::ceil(k), share = (k - m + 1) / (static_cast<double>(n) - m + 1);
+  double high = epsilon == 0   ? -std::log(share)
+                : epsilon == 1 ? 1 - share
+                               : (1 - std::pow(share, epsilon)) / epsilon;
   const Vec<double> ceiling = splat<double>(high), floor = splat<double>(epsilon > 0 ? -1 / epsilon : -kInf<double>);
-  int64_t open = 0;
+  int64_t count = 0;
   each_vector<double>(x, n, -kInf<double>, [&](Vec<double> v, int64_t, int64_t) FENCHEL_LAMBDA {
     Vec<double> height = v - base;
     const unsigned lower = below<double>(height, ceiling), inside = lower & below<double>(floor, height);
     k -= __builtin_popcount(~lower & ((1u << kLanes<double>) - 1));
-    pack(x + open, height, inside);
-    open += __builtin_popcount(inside);
+    pack(x + count, height, inside);
+    count += __builtin_popcount(inside);
   });
-  for (int64_t i = open; i < padded<double>(open); ++i) x[i] = -kInf<double>;
-  double t = high / 2;
-  for (int pass = 0; pass < 200; ++pass) {
-    const Mass now = epsilon == 1 ? linear_mass(x, open, t) : mass(x, open, t, epsilon);
-    (now.total > k ? low : high) = t;
-    double step = (now.total - k) / now.slope, next = t + step;
-    if (std::fabs(step) <= 1e-16 * (1 + t)) break;
+  for (int64_t i = count; i < padded<double>(count); ++i) x[i] = -kInf<double>;
+  return {base, k, high, count};
+}
+
+constexpr int kMaxPasses = 200;
+constexpr double kShortStep = 1e-16;
+
+// Newton's method on the heights of the open entries.
+inline Threshold newton(const Open& open, const double* x, double epsilon) {
+  double low = 0, high = open.high, t = high / 2;
+  for (int pass = 0; pass < kMaxPasses; ++pass) {
+    const Mass now = epsilon == 1 ? linear_mass(x, open.count, t) : mass(x, open.count, t, epsilon);
+    (now.total > open.k ? low : high) = t;
+    double step = (now.total - open.k) / now.slope, next = t + step;
+    if (std::fabs(step) <= kShortStep * (1 + t)) break;
     if (!(next > low && next < high)) next = low + (high - low) / 2;
     if (next == low || next == high) break;
     t = next;
   }
-  return {base, t};
+  return {open.base, t};
+}
+
+inline Threshold subset_threshold(double* x, int64_t n, double k, double epsilon) {
+  const Open open = open_entries(x, n, k, epsilon, nth_largest(x, x, n, k));
+  return newton(open, x, epsilon);
 }
 
 // The entries of a row of finite scores, vector by vector at α = 2.
@@ -124,14 +158,21 @@ void write_subset(const T* x, T* y, int64_t d, Threshold t, double epsilon) {
   for (int64_t i = 0; i < d; ++i) y[i] = static_cast<T>(capped(t.above - (x[i] - t.base), epsilon));
 }
 
+// Copies a row, which has room for whole vectors; returns whether all its scores are finite.
 template <class T>
-void ksubset_row(const T* x, T* y, int64_t d, double k, double epsilon, double* finite) {
-  int is_plain = k > 0 && k < static_cast<double>(d);
+FENCHEL_INLINE bool copy_finite(const T* x, int64_t d, double* finite) {
+  int is_finite = 1;
   for (int64_t i = 0; i < d; ++i) {
-    is_plain &= x[i] - x[i] == 0;  // neither infinite nor NaN
+    is_finite &= x[i] - x[i] == 0;  // neither infinite nor NaN
     finite[i] = x[i];
   }
-  if (is_plain) return write_subset(x, y, d, subset_threshold(finite, d, k, epsilon), epsilon);
+  return is_finite;
+}
+
+template <class T>
+void ksubset_row(const T* x, T* y, int64_t d, double k, double epsilon, double* finite) {
+  if (copy_finite(x, d, finite) && k > 0 && k < static_cast<double>(d))
+    return write_subset(x, y, d, subset_threshold(finite, d, k, epsilon), epsilon);
   int64_t n = 0, num_infinite = 0;
   bool is_valid = k >= 0 && k <= static_cast<double>(d);
   for (int64_t i = 0; i < d; ++i) {
