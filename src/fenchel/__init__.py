@@ -6,14 +6,9 @@ from . import _interrupts as _interrupts  # before what takes seconds to import
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from . import mappings, nn, structures
-from .losses import (
-    FenchelYoungLoss,
-    StructuredLoss,
-    fenchel_young_loss,
-    linear_fenchel_young_loss,
-    structured_loss,
-)
+from . import mappings, nn
+from .losses._fenchel_young import FenchelYoungLoss, fenchel_young_loss
+from .losses._linear import linear_fenchel_young_loss
 from .mappings._entmax import Entmax, entmax
 from .mappings._fusedmax import Fusedmax, fusedmax
 from .mappings._general import ConvergenceError, ConvergenceWarning, General
@@ -24,21 +19,22 @@ from .mappings._pnormmax import Pnormmax, pnormmax
 from .mappings._softmax import Softmax, softmax
 from .mappings._sparsemax import Sparsemax, sparsemax
 from .ops._status import kernels
-from .structures._bits import Bits
-from .structures._budget import Budget
-from .structures._choice import Choice
-from .structures._custom import Custom
-from .structures._factor_graph import FactorGraph
-from .structures._inference import log_partition, map_inference, marginals
-from .structures._matching import Matching
-from .structures._posterior import Posterior
-from .structures._sequence import Sequence
-from .structures._sparsemap import sparsemap
-from .structures._tree import DependencyTree
 
 if _TYPE_CHECKING:
     from . import attention as attention
-    from . import latent
+    from . import latent, structures
+    from .losses._structured import StructuredLoss, structured_loss
+    from .structures._bits import Bits
+    from .structures._budget import Budget
+    from .structures._choice import Choice
+    from .structures._custom import Custom
+    from .structures._factor_graph import FactorGraph
+    from .structures._inference import log_partition, map_inference, marginals
+    from .structures._matching import Matching
+    from .structures._posterior import Posterior
+    from .structures._sequence import Sequence
+    from .structures._sparsemap import sparsemap
+    from .structures._tree import DependencyTree
 
 __version__ = "0.1.0"
 
@@ -87,9 +83,38 @@ __all__ = [
     "structures",
 ]
 
+_LATER = {
+    "Bits": "structures._bits",
+    "Budget": "structures._budget",
+    "Choice": "structures._choice",
+    "Custom": "structures._custom",
+    "DependencyTree": "structures._tree",
+    "FactorGraph": "structures._factor_graph",
+    "Matching": "structures._matching",
+    "Posterior": "structures._posterior",
+    "Sequence": "structures._sequence",
+    "StructuredLoss": "losses._structured",
+    "attention": "attention",
+    "latent": "latent",
+    "log_partition": "structures._inference",
+    "map_inference": "structures._inference",
+    "marginals": "structures._inference",
+    "sparsemap": "structures._sparsemap",
+    "structured_loss": "losses._structured",
+    "structures": "structures",
+}
+"""The packages that are imported when they are first used, and where names of theirs are."""
+
 
 def __getattr__(name: str) -> object:
-    """The packages that are imported when they are first used."""
-    if name in ("attention", "latent"):
-        return _import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """What is imported when it is first used."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = _import_module(f"{__name__}.{_LATER[name]}")
+    found = module if _LATER[name] == name else getattr(module, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -205,7 +205,7 @@ def test_what_looks_at_operations_sees_them() -> None:
     with Functions():
         assert name_of(fenchel.entmax(scores)) != SOLUTION
         assert name_of(Entmax(1.5).loss(scores, target)) != LOSS
-    with torch.profiler.profile() as profile:
+    with torch.profiler.profile(acc_events=True) as profile:
         fenchel.entmax(scores)
     assert any("fenchel::entmax" in event.name for event in profile.events())
     named = scores.detach().as_subclass(Named)

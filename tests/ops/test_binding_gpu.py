@@ -337,7 +337,7 @@ def test_second_derivatives_and_transforms() -> None:
     for _ in range(REPEATS):
         y = fenchel.entmax(scores)
         (grad,) = torch.autograd.grad(y.square().sum(), scores, create_graph=True)
-        torch.autograd.grad(y.square().sum(), scores)
+        torch.autograd.grad(y.square().sum(), scores, retain_graph=True)
         (second,) = torch.autograd.grad(grad.square().sum(), scores)
     with without_binding():
         y = fenchel.entmax(scores)
@@ -411,7 +411,8 @@ def test_what_looks_at_operations_sees_them() -> None:
     with Seen() as seen:
         fenchel.entmax(scores)
     assert "fenchel.entmax.default" in seen.names
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         fenchel.entmax(scores)
     assert any("fenchel::entmax" in event.name for event in profile.events())
 

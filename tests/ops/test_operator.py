@@ -93,7 +93,7 @@ def test_schemas_and_fake_kernels(operator: Any, kind: str) -> None:
 def test_batches_of_vmap_are_one_call(operator: Any) -> None:
     given = arguments(operator, torch.randn(4, 3, 5))
     dims = tuple(0 if isinstance(a, torch.Tensor) else None for a in given)
-    with torch.profiler.profile() as profile:
+    with torch.profiler.profile(acc_events=True) as profile:
         got = torch.vmap(operator, dims)(*given)
     calls = [e for e in profile.events() if e.name == f"fenchel::{operator._opname}"]
     assert len(calls) <= 2  # the mapped one, and the one below

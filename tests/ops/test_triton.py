@@ -11,8 +11,10 @@ from rows import hard_rows, rows_of_every_kind
 from fenchel.ops import entmax, gather, ksubset, pnormmax
 
 pytest.importorskip("triton", reason="Triton is not made for this platform")
+from fenchel.ops._triton import launch
 from fenchel.ops._triton.jvp import jvp
 from fenchel.ops._triton.launch import solve
+from fenchel.ops._triton.recorder import Recorder
 from fenchel.ops._triton.root import ENTMAX, NORM, SQUARED
 from fenchel.ops.entmax import triton as entmax_triton
 from fenchel.ops.entmax import triton_loss as entmax_loss_triton
@@ -189,6 +191,33 @@ def test_one_parameter_per_row() -> None:
         got = ksubset_triton.ksubset(scores, k, 1.5).double()
         expected = ksubset.reference.ksubset(scores.double(), k, 1.5)
         torch.testing.assert_close(got, expected, rtol=0, atol=3e-7)
+
+
+@pytest.mark.parametrize("d", [1, 7, 100, 300, 1000] if CUDA else [1, 7])
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+def test_few_rows_are_one_launch(
+    d: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = rows_of_every_kind(d, 1).to(DEVICE, dtype)
+    alphas = torch.tensor([1.5, 3.0, 1.0, 0.5, 2.0, 2.5], dtype=torch.float64, device=DEVICE)
+    scores = rows.repeat_interleave(len(alphas), 0)
+    alpha = alphas.repeat(len(rows))[:, None]
+    with Recorder() as recorder:
+        few = solve(scores, alpha, ENTMAX, state=True)
+    assert len(recorder.launches) == 1
+    monkeypatch.setattr(launch, "FEW", 0)
+    with Recorder() as recorder:
+        many = solve(scores, alpha, ENTMAX, state=True)
+    assert len(recorder.launches) == 2
+    for found, expected in zip(few, many, strict=True):
+        torch.testing.assert_close(
+            found, expected, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype], equal_nan=True
+        )
+    expected = entmax.reference.entmax(scores.double(), alpha)
+    assert few.y is not None
+    torch.testing.assert_close(
+        few.y.double(), expected, rtol=0, atol=TOLERANCES[dtype], equal_nan=True
+    )
 
 
 def test_any_strides() -> None:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ... import _checks
-from ...losses import fenchel_young_loss
+from ...losses._fenchel_young import fenchel_young_loss
 from ...mappings import AbstractMapping
 from ._mappings import Module, check_scores, entmax_of, normmax_of, sparsemax_of
 

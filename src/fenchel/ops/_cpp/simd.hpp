@@ -200,6 +200,13 @@ FENCHEL_INLINE void pack(float* p, Vec<float> v, unsigned bits) {
   for (int i = 0, n = 0; i < kLanes<float>; n += bits >> i & 1, ++i) p[n] = v[i];
 #endif
 }
+FENCHEL_INLINE void pack(double* p, Vec<double> v, unsigned bits) {
+#if defined(__AVX512F__)
+  _mm512_storeu_pd(p, _mm512_maskz_compress_pd(static_cast<__mmask8>(bits), (__m512d)v));
+#else
+  for (int i = 0, n = 0; i < kLanes<double>; n += bits >> i & 1, ++i) p[n] = v[i];
+#endif
+}
 
 // The inverse: entries one after the other to the lanes that `bits` names, and zero to the others. It
 // may read a whole vector.

@@ -10,12 +10,16 @@ import triton.language as tl
 from torch import Tensor
 
 from .launcher import Launcher
+from .mixed import mixed_forward_kernel
 from .outside import outside_forward_kernel
 from .root import ENTMAX, FAST, NORM, SLOW, SQUARED
 from .solve import long_forward_kernel, short_forward_kernel
 
 SHORT = 1024
 """Rows of up to so many entries are held in registers."""
+FEW = 1024
+"""For up to so many rows a second launch takes longer than what it does."""
+TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
 class Solved(NamedTuple):
@@ -57,11 +61,17 @@ class Root(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """A kernel, the rows that a program of it takes, and numbers that it is given."""
+    """A kernel, the rows that a program of it takes, numbers that it is given, and whether further
+    programs take a row each."""
 
     launcher: Launcher
     rows: int
     numbers: tuple[float, ...]
+    is_mixed: bool = False
+
+    def grid(self, n: int) -> tuple[int]:
+        """How many programs n rows need."""
+        return (-(-n // self.rows) + (n if self.is_mixed else 0),)
 
 
 def rows_of(x: Tensor) -> Tensor:
@@ -126,6 +136,21 @@ def _outside(parameter: float | None, d: int, write: bool, state: bool, tile: in
     return Launch(Launcher(outside_forward_kernel, constants), 1, (number,))
 
 
+def _mixed(d: int, write: bool, state: bool, wide: torch.dtype) -> Launch:
+    """The launch for α-entmax of few short rows with an α of their own each."""
+    rows, shape = _short(d, SLOW.value)
+    eps = torch.finfo(wide).eps
+    constants = {
+        "WRITE": write,
+        "STATE": state,
+        "RESOLUTION": eps,
+        "ROUNDING": eps,
+        "TYPE": TYPES[wide],
+        **shape,
+    }
+    return Launch(Launcher(mixed_forward_kernel, constants), rows, (), is_mixed=True)
+
+
 @lru_cache(maxsize=4096)
 def launches(
     parameter: float | None,
@@ -135,9 +160,13 @@ def launches(
     write: bool,
     state: bool,
     tile: int | None,
+    are_few: bool,
 ) -> tuple[Launch, ...]:
     """What to launch for rows of d entries; `parameter` is None if it differs from row to row."""
     wide = torch.promote_types(dtype, torch.float32)
+    is_short = tile is None and d <= SHORT
+    if parameter is None and kind == ENTMAX.value and is_short and are_few:
+        return (_mixed(d, write, state, wide),)
     root, found = Root.of(parameter, kind), []
     for exact in exactness(parameter):
         if exact and kind == ENTMAX.value:
@@ -146,7 +175,7 @@ def launches(
         compute = torch.float64 if exact else wide
         resolution, rounding = torch.finfo(wide).eps, torch.finfo(compute).eps
         power = power_kind(root.r, compute)
-        if tile is None and d <= SHORT:
+        if is_short:
             kernel, (rows, shape) = short_forward_kernel, _short(d, power)
         else:
             kernel, rows, shape = long_forward_kernel, 1, _long(d, power, dtype, compute, tile)
@@ -161,7 +190,7 @@ def launches(
             "STATE": state,
             "RESOLUTION": resolution,
             "ROUNDING": rounding,
-            "TYPE": tl.float64 if compute == torch.float64 else tl.float32,
+            "TYPE": TYPES[compute],
             **shape,
         }
         number = 2.0 if parameter is None else parameter
@@ -196,10 +225,11 @@ def solve(
         saved = scores.new_empty((*scores.shape[:-1], 4), dtype=torch.float64)
     n = x.shape[0]
     values, number = row_values(parameter, scores.shape)
-    for run, rows, numbers in (
-        launches(number, kind.value, scores.dtype, d, write, state, tile) if n else ()
-    ):
-        run((-(-n // rows),), x, y, value, saved, values, *numbers, n, d, x.stride(0))
+    if n:
+        known = launches(number, kind.value, scores.dtype, d, write, state, tile, n <= FEW)
+        for launch in known:
+            sizes = n, d, x.stride(0)
+            launch.launcher(launch.grid(n), x, y, value, saved, values, *launch.numbers, *sizes)
     return Solved(y, value, saved)
 
 

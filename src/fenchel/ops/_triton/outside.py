@@ -144,14 +144,11 @@ def _heavy_root(p_row, d, top, epsilon, M: tl.constexpr):
 
 
 @triton.jit
-def outside_forward_kernel(
-    p_x, p_y, p_value, p_state, p_parameter, parameter: tl.float64, n, d, stride,
-    PER_ROW: tl.constexpr, WRITE: tl.constexpr, STATE: tl.constexpr, M: tl.constexpr,
+def outside_row(
+    p_x, p_y, p_value, p_state, row, alpha, d, stride,
+    WRITE: tl.constexpr, STATE: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    alpha = tl.full([], parameter, tl.float64)
-    if PER_ROW:
-        alpha = tl.load(p_parameter + row).to(tl.float64)
+    """Solves one row, if its α is outside [1, 2]."""
     epsilon = alpha - 1
     if (alpha > 2) | (alpha < 1):
         p_row = p_x + row * stride
@@ -211,6 +208,18 @@ def outside_forward_kernel(
                     b_y = heavy_entries(b_x, point, unknown, epsilon)
                 b_y = rounded(b_y * share, p_y.dtype.element_ty)
                 tl.store(p_y + row * d + o, b_y, mask=o < d)
+
+
+@triton.jit
+def outside_forward_kernel(
+    p_x, p_y, p_value, p_state, p_parameter, parameter: tl.float64, n, d, stride,
+    PER_ROW: tl.constexpr, WRITE: tl.constexpr, STATE: tl.constexpr, M: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    alpha = tl.full([], parameter, tl.float64)
+    if PER_ROW:
+        alpha = tl.load(p_parameter + row).to(tl.float64)
+    outside_row(p_x, p_y, p_value, p_state, row, alpha, d, stride, WRITE, STATE, M)
 
 
 @triton.jit

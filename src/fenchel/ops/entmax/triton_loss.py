@@ -7,13 +7,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._triton.launch import Root, exactness, power_kind, row_values, rows_of
+from .._triton.launch import TYPES, Root, exactness, power_kind, row_values, rows_of
 from .._triton.launcher import Launcher, launcher
 from .._triton.outside import weights_outside
 from .._triton.root import ENTMAX, finite, rounded, row_constants, solution_power, tilt
 from .triton import entmax_state
-
-_TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
 @triton.jit
@@ -112,7 +110,7 @@ def _gradient_launches(
         wide = torch.float64 if exact or double else torch.float32
         run = launcher(
             entmax_gradient_kernel, POWER=power_kind(root.r, wide), PER_ROW=alpha is None,
-            EXACT=exact, TARGET=target, R=block, D=width, num_warps=4, TYPE=_TYPES[wide],
+            EXACT=exact, TARGET=target, R=block, D=width, num_warps=4, TYPE=TYPES[wide],
         )  # fmt: skip
         numbers = (2.0 if alpha is None else alpha, root.c, root.r)
         found.append((run, block, triton.cdiv(d, width), numbers))

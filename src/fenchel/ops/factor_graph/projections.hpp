@@ -72,7 +72,7 @@ class Projection {
     const int64_t allowed = std::count_if(x, x + d, [](double v) { return v > -kInf<double>; });
     motion.start(d);
     if (exact && allowed < k) return void(std::fill_n(y, d, 0.0));
-    work_.resize(static_cast<size_t>(d));
+    work_.resize(static_cast<size_t>(padded<double>(d)));
     ksubset_row(x, y, d, static_cast<double>(std::min(k, allowed)), 1.0, work_.data());
     for (int64_t i = 0; i < d; ++i) motion.set(i, y[i] > 0 && y[i] < 1 ? Motion::kFree : Motion::kFixed, 1);
   }

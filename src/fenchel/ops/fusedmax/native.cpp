@@ -14,13 +14,14 @@
 namespace fenchel {
 namespace {
 
-// What is left of a row: entries in order, relative to the largest, and walls of −∞ in the gaps.
+// What is left of a row: entries in order, relative to the largest, and walls of −∞ in the gaps, each with the place of
+// an entry there.
 struct Chain {
   std::unique_ptr<double[]> value;
   std::unique_ptr<int32_t[]> place;
   int64_t length = 0;
 
-  explicit Chain(int64_t d) : value(new double[d]), place(new int32_t[d]) {}
+  explicit Chain(int64_t d) : value(new double[padded<double>(d)]), place(new int32_t[d]) {}
 
   bool is_wall(int64_t i) const { return value[i] == -kInf<double>; }
 
@@ -36,7 +37,7 @@ FENCHEL_INLINE void gather(const T* x, int64_t d, T top, T cut, int32_t* above, 
   int64_t count = places_above(x, d, cut, above), length = 0, next = 0;
   auto wall_before = [&](int64_t stop) {
     while (next < stop && x[next] == -kInf<T>) ++next;
-    if (next < stop) chain.put(length++, -kInf<double>, 0);
+    if (next < stop) chain.put(length++, -kInf<double>, static_cast<int32_t>(next));
   };
   for (int64_t j = 0; j < count; ++j) {
     wall_before(above[j]);
@@ -63,7 +64,7 @@ FENCHEL_INLINE void level_set(const Chain& chain, double lam, double t, Chain& k
     decided = gain > lam ? length : decided;
   }
   if (decided < length && gain <= 0) {
-    kept.put(decided, -kInf<double>, 0);
+    kept.value[decided] = -kInf<double>;
     length = decided + 1;
   }
   kept.length = length;
@@ -71,7 +72,37 @@ FENCHEL_INLINE void level_set(const Chain& chain, double lam, double t, Chain& k
 
 struct Extent {
   double count, sum, borders;
+
+  // What it says of τ.
+  double bound(double lam) const { return (sum - lam * borders - 1) / count; }
+
+  // More than that rounds.
+  double rounding(double lam) const { return 1e-15 * (count + 4) * (1 + 4 * lam); }
 };
+
+// The set of entries above the cut, by itself; relative to the largest.
+template <class T>
+FENCHEL_INLINE Extent measure_above(const T* x, int64_t d, T top, T cut) {
+  double sum = 0;
+  int64_t count = 0, borders = 0;
+  uint64_t before = 0;
+  for (int64_t i = 0; i < d; i += 64) {
+    uint64_t inside = 0;
+    if (i + 64 <= d)
+      inside = above(x + i, cut);
+    else
+      for (int64_t j = i; j < d; ++j) inside |= static_cast<uint64_t>(x[j] > cut) << (j - i);
+    uint64_t changes = inside ^ (inside << 1 | before);
+    if (i == 0) changes &= ~uint64_t{1};
+    if (i + 64 > d) changes &= (uint64_t{1} << (d - i)) - 1;
+    borders += __builtin_popcountll(changes);
+    count += __builtin_popcountll(inside);
+    before = inside >> 63;
+    for (; inside; inside &= inside - 1)
+      sum += static_cast<double>(x[i + __builtin_ctzll(inside)]) - static_cast<double>(top);
+  }
+  return {static_cast<double>(count), sum, static_cast<double>(borders)};
+}
 
 FENCHEL_INLINE Extent measure(const Chain& chain) {
   Vec<double> count = {}, total = {};
@@ -154,29 +185,43 @@ FENCHEL_INLINE void prox_between_walls(Chain& chain, double lam, Prox& prox) {
   }
 }
 
-// z → [z − τ]₊ by Newton's method; walls become zeros.
-FENCHEL_INLINE void project_simplex(double* z, int64_t n) {
-  double peak = z[0];
-  for (int64_t i = 1; i < n; ++i) peak = z[i] > peak ? z[i] : peak;
-  double tau = -1;
+// z → [z − τ]₊ by Newton's method from a lower bound of τ; walls become zeros. z has room for whole vectors.
+FENCHEL_INLINE void project_simplex(double* z, int64_t n, double low) {
+  constexpr int64_t kStep = kLanes<double>;
+  const Vec<double> zero = {}, one = splat<double>(1);
+  for (int64_t i = n; i < padded<double>(n); ++i) z[i] = -kInf<double>;
+  Vec<double> largest = load<double>(z);
+  for (int64_t i = kStep; i < n; i += kStep) largest = max<double>(largest, load<double>(z + i));
+  const double peak = reduce_max(largest);
+  double tau = low - peak > -1 ? low - peak : -1;
   for (double support = kInf<double>;;) {
-    double count = 0, sum = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      count += z[i] - peak > tau ? 1 : 0;
-      sum += z[i] - peak > tau ? z[i] - peak : 0;
+    Vec<double> count = {}, total = {};
+    for (int64_t i = 0; i < n; i += kStep) {
+      Vec<double> v = load<double>(z + i) - peak;
+      count += v > tau ? one : zero;
+      total += v > tau ? v : zero;
     }
-    if (count >= support) break;  // it can grow again when entries at τ round
-    support = count;
-    tau = (sum - 1) / count;
+    double inside = sum<double>(count);
+    if (inside >= support) break;  // it can grow again when entries at τ round
+    support = inside;
+    tau = (sum<double>(total) - 1) / inside;
   }
-  double support = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    z[i] = z[i] - peak > tau ? (z[i] - peak) - tau : 0;
-    support += z[i] > 0 ? 1 : 0;
+  Vec<double> count = {};
+  for (int64_t i = 0; i < n; i += kStep) {
+    Vec<double> v = load<double>(z + i) - peak;
+    v = v > tau ? v - tau : zero;
+    count += v > 0 ? one : zero;
+    store<double>(z + i, v);
   }
-  double excess = (compensated_sum(z, n) - 1) / support;  // what τ rounded
-  for (int64_t i = 0; i < n; ++i) z[i] = z[i] > 0 && z[i] > excess ? z[i] - excess : 0;
+  const double excess = (compensated_sum(z, padded<double>(n)) - 1) / sum<double>(count);  // what τ rounded
+  for (int64_t i = 0; i < n; i += kStep) {
+    Vec<double> v = load<double>(z + i), less = max<double>(v - excess, zero);
+    store<double>(z + i, v > 0 ? less : zero);
+  }
 }
+
+constexpr int kMaxBounds = 2;
+constexpr int64_t kShortChain = 32;  // which level sets would not make so much shorter
 
 template <class T>
 FENCHEL_INLINE void fusedmax_rows(const T* scores, double lam, int64_t first, int64_t last, int64_t d,
@@ -185,24 +230,32 @@ FENCHEL_INLINE void fusedmax_rows(const T* scores, double lam, int64_t first, in
   Chain chain(d), kept(d);
   Prox prox(d);
   each_finite_row(scores, first, last, d, out, [&](const T* x, T top, T* y) FENCHEL_LAMBDA {
-    // |z − x| ≤ 2λ, so max z ≥ top − 2λ, τ ≥ max z − 1, and the support has x > τ − 2λ.
+    // |z − x| ≤ 2λ, so max z ≥ top − 2λ, τ ≥ max z − 1, and the support has x > τ − 2λ. An entry alone raises the
+    // bound of τ if x > τ + 2λ.
     double tau = -1 - 2 * lam;
+    for (int i = 0; i < kMaxBounds; ++i) {
+      Extent set = measure_above(x, d, top, static_cast<T>(top + (tau + 2 * lam)));
+      double next = set.bound(lam) - set.rounding(lam);
+      if (!(next > tau)) break;
+      tau = next;
+    }
     T cut = std::nextafter(static_cast<T>(top + (tau - 2 * lam)), -kInf<T>);
     gather(x, d, top, cut, above.get(), chain);
-    for (double count = 0;;) {
+    double low = tau;
+    for (double count = 0; chain.length > kShortChain;) {
       level_set(chain, lam, tau, kept);
       Extent level = measure(kept);
       if (level.count == 0) break;  // τ rounded to max z
       std::swap(chain, kept);
       if (level.count == count) break;
       count = level.count;
-      tau = (level.sum - lam * level.borders - 1) / level.count;
+      tau = level.bound(lam);
+      low = tau - level.rounding(lam);
     }
     prox_between_walls(chain, lam, prox);
-    project_simplex(chain.value.get(), chain.length);
+    project_simplex(chain.value.get(), chain.length, low);
     std::memset(y, 0, static_cast<size_t>(d) * sizeof(T));
-    for (int64_t i = 0; i < chain.length; ++i)
-      if (chain.value[i] > 0) y[chain.place[i]] = static_cast<T>(chain.value[i]);
+    for (int64_t i = 0; i < chain.length; ++i) y[chain.place[i]] = static_cast<T>(chain.value[i]);
   });
 }
 

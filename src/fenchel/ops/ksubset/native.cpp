@@ -1,7 +1,7 @@
 // k-subset mappings of a batch of rows, and their Jacobians.
 #include <memory>
 
-#include "subset.hpp"
+#include "side_by_side.hpp"
 
 namespace fenchel {
 namespace {
@@ -10,9 +10,17 @@ template <class T>
 int ksubset(const T* scores, const double* ks, int64_t k_step, double alpha, int64_t rows,
             int64_t d, T* y, int threads) {
   return parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
-    std::unique_ptr<double[]> finite(new double[d]);
-    for (int64_t row = first; row < last; ++row)
-      ksubset_row(scores + row * d, y + row * d, d, ks[row * k_step], alpha - 1, finite.get());
+    std::unique_ptr<double[]> finite(new double[padded<double>(d)]);
+    SubsetRows<T> waiting(d);
+    for (int64_t row = first; row < last; ++row) {
+      const T* x = scores + row * d;
+      const double k = ks[row * k_step];
+      if (alpha == 2 && k > 0 && k < static_cast<double>(d) && copy_finite(x, d, finite.get()))
+        waiting.add(open_entries(finite.get(), d, k, 1, nth_largest(x, finite.get(), d, k)), finite.get(), x, y + row * d);
+      else
+        ksubset_row(x, y + row * d, d, k, alpha - 1, finite.get());
+    }
+    waiting.flush();
   });
 }
 

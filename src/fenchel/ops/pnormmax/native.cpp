@@ -1,6 +1,8 @@
 // Mappings regularized by a norm, by safeguarded Newton steps: y ∝ u^(q−1), u = [s − Δ]₊, Δ the distance below
 // the largest score and q the dual exponent, 1/p + 1/q = 1. Only entries with Δ < 1 can be in the support.
-#include "threshold.hpp"
+#include <optional>
+
+#include "short_rows.hpp"
 
 namespace fenchel {
 namespace {
@@ -52,6 +54,11 @@ int solve(const T* scores, const double* ps, int64_t p_step, bool squared, int64
           T* out, int threads) {
   return parallel_rows(rows, d, threads, [&](int64_t first, int64_t last) {
     Candidates<T> candidates(d);
+    std::optional<ShortRows> waiting;
+    if constexpr (sizeof(T) == 4) {
+      const double q = ps[0] / (ps[0] - 1);
+      if (squared && p_step == 0 && ShortRows::takes(q - 1)) waiting.emplace(q, d, out);
+    }
     for (int64_t row = first; row < last; ++row) {
       const T* x = scores + row * d;
       T* y = out + row * d;
@@ -59,6 +66,12 @@ int solve(const T* scores, const double* ps, int64_t p_step, bool squared, int64
       T top = p > 1 && p < kInf<double> ? maximum(x, d) : std::numeric_limits<T>::quiet_NaN();
       if (handle_nonfinite(x, y, d, top)) continue;
       candidates.take(x, d, top, T(1));
+      if constexpr (sizeof(T) == 4) {
+        if (waiting && candidates.count <= ShortRows::kLongest) {
+          waiting->add(candidates, row);
+          continue;
+        }
+      }
       if (!squared)
         precise_power_root(candidates, 1, q, q - 1);
       else if (p == 2)
@@ -67,6 +80,7 @@ int solve(const T* scores, const double* ps, int64_t p_step, bool squared, int64
         squared_root(candidates, q);
       candidates.scatter(candidates.distance.get(), y);
     }
+    if (waiting) waiting->flush();
   });
 }
 

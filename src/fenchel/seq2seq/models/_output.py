@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from ...losses import fenchel_young_loss
+from ...losses._fenchel_young import fenchel_young_loss
 from ...mappings import AbstractMapping
 from ..data._vocabulary import BOS, PAD
 
