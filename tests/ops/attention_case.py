@@ -20,7 +20,7 @@ DEVICE = "cuda" if CUDA else "cpu"
 SMALL = Tiles(16, 16, 4, 1)
 LISTS = Plan(
     cap=128, pairs=64, bytes=2**12, bound=(32, 4, 1), mark=(32, 4, 1),
-    rows=((16, 2, 4, 1), (16, 8, 4, 3)), back=(16, 4, 1), keys=(16, 4, 1), words=16, few=0,
+    rows=((16, 2, 4, 1), (16, 8, 4, 3)), back=(16, 4, 1), keys=(16, 4, 1), words=16,
 )  # fmt: skip
 SHORT_LISTS = LISTS._replace(cap=24, pairs=1)
 WAYS = {"tiles": SMALL, "lists": LISTS, "short lists": SHORT_LISTS}

@@ -86,16 +86,6 @@ def test_ties_and_far_scores(alpha: float) -> None:
     check(problem, needs=0)
 
 
-def test_queries_that_see_few_keys() -> None:
-    problem = causal(flat(dtype=torch.bfloat16, strength=1.0))
-    assert dense_classes(problem) == {0}
-    output, _, _ = problem.run()
-    problem.way = WIDE._replace(few=271)  # between 261 and 280 are seen
-    assert dense_classes(problem) == {1}
-    torch.testing.assert_close(problem.run()[0], output, rtol=HALF[torch.bfloat16], atol=1e-5)
-    check(problem)
-
-
 def test_features_of_flat_rows() -> None:
     problem = causal(flat(dtype=torch.bfloat16))
     problem.gamma = rows(problem, 0.5, 2.0)

@@ -71,12 +71,12 @@ def bound_kernel(
     value_s, starts_b, stops_b, diagonal_b, mask_b, mask_h, mask_t, mask_s, norms,
     KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, R: tl.constexpr,
-    NORMS: tl.constexpr, STEPS: tl.constexpr, WIDE: tl.constexpr, FEW: tl.constexpr,
+    NORMS: tl.constexpr, STEPS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The largest x of each query, a base that is at least the true one, and the z that a candidate
     exceeds. A group is unfit if a query has no finite largest score, or from WIDE keys on so many
-    classes above its bound that it would have too many candidates, or if queries see only FEW keys
-    on average; and in the second class if α is not between NARROW and 2, or a factor ≤ 0."""
+    classes above its bound that it would have too many candidates; and in the second class if α is
+    not between NARROW and 2, or a factor ≤ 0."""
     blocks = tl.cdiv(T, BM)
     block = blocks - 1 - tl.program_id(0) % blocks  # the longest first, if causal
     h = (tl.program_id(0) // blocks % heads).to(tl.int64)
@@ -132,10 +132,6 @@ def bound_kernel(
     base = tl.where(is_empty, 0.0, tl.minimum(base * (1 + slack) + 1e-6, 1.0))
     is_wide = tl.sum((b_x + base[:, None] > 0).to(tl.int32), 1) >= BN // 8 * 7
     is_fit = (is_finite | is_empty) & is_plain & ~(is_wide & (S >= WIDE))
-    # Half of the keys that the first query sees and those that the last one does.
-    first, last = tl.load(p_starts + b * starts_b), tl.load(p_starts + b * starts_b + T - 1)
-    seen = tl.load(p_stops + b * stops_b) + tl.load(p_stops + b * stops_b + T - 1) - first - last
-    is_fit = is_fit & (seen > 2 * FEW)
 
     # Two kernels may round a product differently.
     o_norm = tl.arange(0, NORMS)

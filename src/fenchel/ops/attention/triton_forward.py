@@ -249,10 +249,9 @@ def forward_block(
         total = sums[0]
     else:
         b_sum = tl.zeros([BM, BE], tl.float32)
-        b_mean, sums, moved, is_open = b_sum, (base, base, base), base, 1
+        b_mean, sums, change, is_open = b_sum, (base, base, base), rest, 1
         for _ in range(MAX_PASSES):
             if is_open > 0:
-                base = moved
                 b_sum, b_mean, sums = weigh(
                     b_query, b_sink, peak, base, rest, b_alpha, keys, rows, values, noise, ranges,
                     softcap, KIND, FEATURES, D, E, BM, BN, BD, BE,
@@ -260,14 +259,16 @@ def forward_block(
                 moved, rest, low, high, solved = advance(
                     sums, base, rest, low, high, done, b_alpha, S + 1.0, TOLERANCE, KIND
                 )
+                change = moved - base
                 if b_query.dtype != tl.float32:
-                    solved = solved & ~shifts_mean(moved - base, base, sums, b_alpha, KIND)
+                    solved = solved & ~shifts_mean(change, base, sums, b_alpha, KIND)
                 is_open = tl.max((~done & ~solved).to(tl.int32), 0)
+                base = moved
         # To first order a weight changes by r w times the change of the base.
-        change = (moved - base) / (b_alpha - 1)
+        change = change / (b_alpha - 1)
         b_sum += change[:, None] * b_mean
         total = sums[0] + change * sums[1]
-        base, tau = moved, peak - moved
+        tau = peak - base
     share = tl.where(total > 0, 1 / total, 0.0)
     share = tl.where(top == top, share, float("nan"))
     m_row = block * BM + tl.arange(0, BM) < T

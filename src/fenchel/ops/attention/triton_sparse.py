@@ -52,8 +52,6 @@ class Plan(NamedTuple):
     words: int = 128
     wide: int = 4096
     """Keys from which on a wide support means more candidates than a list takes."""
-    few: int = 1280
-    """Keys on average up to which dense tiles take less time than lists."""
 
 
 def choose_plan(problem: Problem) -> Plan:
@@ -96,8 +94,7 @@ def _bound(
     launches.add(
         problem.launcher(
             bound_kernel, num_warps=warps, num_stages=stages, BM=queries, BN=TILE, R=GROUP,
-            NORMS=triton.next_power_of_2(blocks), STEPS=4, WIDE=plan.wide,
-            FEW=plan.few, KIND=kind,
+            NORMS=triton.next_power_of_2(blocks), STEPS=4, WIDE=plan.wide, KIND=kind,
         ),
         (triton.cdiv(problem.queries, queries) * problem.all_heads,), *problem.vectors,
         *problem.pointers, norms, state, limit, unfit, *problem.numbers, *problem.sizes, blocks,
