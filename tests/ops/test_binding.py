@@ -356,6 +356,13 @@ def test_a_binding_for_another_version_is_ignored(tmp_path: Path) -> None:
     assert status.startswith("not loaded")
 
 
+def test_a_binding_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_binding, "INTERFACE", -1)
+    module, status = _binding._load(_binding.FILE)
+    assert module is None
+    assert "build it again" in status
+
+
 def test_it_is_for_some_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     cmake = Path(__file__).parents[2] / "src/fenchel/ops/_binding/binding.cmake"
     versions = " ".join(_binding.BUILT_FOR)

@@ -23,6 +23,8 @@ from .. import _native, _triton
 
 BUILT_FOR = ("2.11", "2.13")
 """The versions of PyTorch that the sources are written for, as `binding.cmake` says."""
+INTERFACE = 2
+"""Of the functions that the binding has; `module.cpp` states the same, and both go up together."""
 FILE = Path(__file__).parent / f"torch-{torch.__version__}{EXTENSION_SUFFIXES[0]}"
 """The binding for the PyTorch and the Python that run; it may not exist."""
 DEVICE = "cuda"
@@ -82,6 +84,8 @@ def _load(file: Path) -> tuple[Any, str]:
         spec.loader.exec_module(module)
     except ImportError as error:
         return None, f"not loaded, small calls take longer; build it again ({error})"
+    if getattr(module, "interface", None) != INTERFACE:
+        return None, "of other sources than these, small calls take longer; build it again"
     return module, f"loaded, for torch {torch.__version__}"
 
 

@@ -86,6 +86,7 @@ py::object class_loss(const Address& loss, const Address& gradient, const py::ob
 }  // namespace fenchel
 
 PYBIND11_MODULE(compiled, module) {
+  module.attr("interface") = 2;  // as INTERFACE in Python
   using py::arg;
   module.def("solver", fenchel::solver, py::kw_only(), arg("solve"), arg("jvp"), arg("parameter_vjp"), arg("rule"),
              arg("parameter"), arg("option"), arg("minimum"), arg("max_option"), arg("is_part"), arg("replayed"));
