@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from math import nan
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from fenchel import plots
@@ -122,7 +122,7 @@ def cache_page(content: dict[str, Any]) -> str:
 
     def line(row: Row) -> list[Any]:
         shares = [100 * share for layer in row["read"] for share in layer]
-        found = [min(shares), median(shares), max(shares)]
+        found = [min(shares), fmean(shares), max(shares)]
         cells = [row["positions"], ATTENTIONS[row["attention"]], row["length"], row["loss"], *found]
         for device in devices:
             by_pages, to_all = row[device]["pages"], row[device]["all"]
@@ -131,7 +131,7 @@ def cache_page(content: dict[str, Any]) -> str:
 
     rows = content["rows"]
     devices = [name for name in ("cuda", "cpu") if all(name in row for row in rows)]
-    head = ["positions", "trained with", "keys", "loss", "least", "median", "most"]
+    head = ["positions", "trained with", "keys", "loss", "least", "mean", "most"]
     for device in devices:
         word = "GPU" if device == "cuda" else "CPU"
         head += [f"{word} ms", "all keys", "ratio"]
@@ -147,7 +147,7 @@ def cache_page(content: dict[str, Any]) -> str:
         [
             "# Train short, test long: pages of a cache that trained models read",
             "Pages of 64 keys that a query of 1.5-entmax attention reads, %, of all that there "
-            "are: least, median and most of all layers and heads. Times are of one query in all "
+            "are: least, mean and most of all layers and heads. Times are of one query in all "
             "layers and heads: by pages, and to all keys, which is softmax by cuDNN on a GPU and "
             "entmax on a CPU.",
             tables.markdown(head, [line(row) for row in rows]),

@@ -32,7 +32,7 @@ class Plan(NamedTuple):
     per_program: int = 16
     """Pages that a program reads, at most, if there are programs enough."""
     bound_pages: int = 32
-    list_pages: int = 128
+    list_pages: int = 256
     threshold_pages: int = 32
     chunk_pages: int = 16
     value_keys: int = 32
