@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from experiments.dependency_parsing import sweep, table
-from experiments.dependency_parsing.__main__ import main
+from experiments.dependency_parsing.__main__ import RESULTS, main
 
 from experiments import jobs, runs
 
@@ -81,6 +81,13 @@ def test_what_is_finished_is_kept(machine: Machine, tmp_path: Path) -> None:
     (tmp_path / "runs" / "svm-0.001-2" / sweep.PREDICTIONS).unlink()
     assert main(arguments(tmp_path)) == 0
     assert machine.trained == ["svm-0.002-1", "svm-0.001-2"]
+
+
+def test_published_rates_are_those_of_finished_runs() -> None:
+    found = json.loads((RESULTS / "tuning.json").read_text(encoding="utf-8"))
+    longest = max(len(run["history"]) for run in found)
+    finished = [run for run in found if len(run["history"]) == longest]
+    assert table.rates(finished) in (RESULTS / "README.md").read_text(encoding="utf-8")
 
 
 def test_failed_runs_are_named(

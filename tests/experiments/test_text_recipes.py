@@ -78,6 +78,15 @@ def test_languages_are_averaged_where_every_alpha_has_them() -> None:
     assert rows[3][0] == "| **mean of 2**"
 
 
+def test_published_table_is_that_of_its_records() -> None:
+    folder = Path(pronunciation.__file__).parent / "results"
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))["results"]
+    published = (folder / "table.md").read_text(encoding="utf-8")
+    assert published.startswith(pronunciation_table.page(results) + "\n")
+    names = {f"{one['language']}-{one['alpha']:g}-{one['seed']}.txt.gz" for one in results}
+    assert {path.name for path in (folder / "predictions").iterdir()} == names
+
+
 def summarized(attention: str, seed: int, score: float) -> dict:
     scores = {"scores": dict.fromkeys(summarization_table.MEASURES, score)}
     more = {"sparsity": {"attention_nonzeros": 2.0}, "training": {"epochs": 3, "minutes": 1.0}}
