@@ -20,7 +20,7 @@ OPERATORS = {
         [1.0, 1.0001, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0],
     ),
     "normmax": (pnormmax.normmax, pnormmax.reference.normmax, [1.1, 2.0, 5.0]),
-    "pnormmax": (pnormmax.pnormmax, pnormmax.reference.pnormmax, [1.05, 1.5, 2.0]),
+    "pnormmax": (pnormmax.pnormmax, pnormmax.reference.pnormmax, [1.05, 1.3, 1.5, 1.9, 2.0]),
     "fusedmax": (fusedmax.fusedmax, fusedmax.reference.fusedmax, [0.0, 0.1, 1.0, 100.0]),
     "oscarmax": (oscarmax.oscarmax, oscarmax.reference.oscarmax, [0.0, 1e-3, 0.1, 100.0]),
 }
@@ -42,6 +42,21 @@ pytestmark = pytest.mark.skipif(
 
 def test_the_library_is_there() -> None:
     assert _native.LIBRARY is not None, _native.STATUS
+
+
+@pytest.mark.parametrize("d", LENGTHS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_rows_side_by_side_are_as_alone(d: int, dtype: torch.dtype) -> None:
+    scores = torch.cat([rows_of_every_kind(d, 2).to(dtype), torch.randn(21, d, dtype=dtype) / 2])
+    for solve in (
+        lambda x: pnormmax.pnormmax(x, 1.3),
+        lambda x: pnormmax.pnormmax(x, 1.5),
+        lambda x: ksubset.ksubset(x, min(1.6, d / 2), 2.0),
+        lambda x: ksubset.ksubset(x, min(12.5, d / 2), 2.0),
+        lambda x: fusedmax.fusedmax(x, 0.1),
+    ):
+        alone = torch.cat([solve(row[None]) for row in scores])
+        torch.testing.assert_close(solve(scores), alone, rtol=0, atol=0, equal_nan=True)
 
 
 PROX = "scores: T*, lam: f64, rows: i64, d: i64, y: T*, threads: i32"

@@ -131,7 +131,7 @@ struct Prox {
   explicit Prox(int64_t d) : knots(new Knot[2 * d]), low(new double[d]), high(new double[d]) {}
 
   void operator()(double* x, int64_t n, double lam) {
-    if (flat(x, n, lam)) return;
+    if (n == 1 || flat(x, n, lam)) return;
     Knot *first = knots.get() + n, *last = first;
     double z = 0;
     for (int64_t k = 0; k < n; ++k) {

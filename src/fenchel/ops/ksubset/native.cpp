@@ -15,10 +15,12 @@ int ksubset(const T* scores, const double* ks, int64_t k_step, double alpha, int
     for (int64_t row = first; row < last; ++row) {
       const T* x = scores + row * d;
       const double k = ks[row * k_step];
-      if (alpha == 2 && k > 0 && k < static_cast<double>(d) && copy_finite(x, d, finite.get()))
-        waiting.add(open_entries(finite.get(), d, k, 1, nth_largest(x, finite.get(), d, k)), finite.get(), x, y + row * d);
-      else
+      if (alpha == 2 && k > 0 && k < static_cast<double>(d) && copy_finite(x, d, finite.get())) {
+        const double base = nth_largest(x, finite.get(), d, k);
+        waiting.add(open_entries(finite.get(), d, k, 1, base), finite.get(), x, y + row * d);
+      } else {
         ksubset_row(x, y + row * d, d, k, alpha - 1, finite.get());
+      }
     }
     waiting.flush();
   });

@@ -24,7 +24,7 @@ constexpr int64_t kFew = 8;
 template <class T>
 FENCHEL_INLINE T nth_of_few(const T* x, int64_t n, int64_t m) {
   Vec<T> top[kFew];  // the m largest of every lane, in order
-  for (int64_t j = 0; j < m; ++j) top[j] = splat<T>(-kInf<T>);
+  for (Vec<T>& at : top) at = splat<T>(-kInf<T>);
   each_vector<T>(x, n, -kInf<T>, [&](Vec<T> v, int64_t, int64_t) FENCHEL_LAMBDA {
     for (int64_t j = 0; j < m; ++j) {
       Vec<T> less = top[j] < v ? top[j] : v;

@@ -52,7 +52,7 @@ class ShortRows {
   }
 
  private:
-  // As squared_root_from, in the unknown x = −log s; raise(u) gives u^a and u^(a−1). Leaves y in place of the distances.
+  // As squared_root_from, in the unknown x = −log s; raise(u) gives u^a and u^(a−1). Leaves y for the distances.
   template <class F>
   FENCHEL_INLINE void solve(F raise) {
     constexpr double kShort = 3e-5;  // a step's error is its square
