@@ -14,13 +14,15 @@ from fenchel.ops.entmax import reference as entmax
 
 pytest.importorskip("triton", reason="Triton is not made for this platform")
 from fenchel.ops.attention.triton import Plan, Tiles, attention, attention_backward
+from fenchel.ops.attention.triton_plan import Bucket, Program
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 SMALL = Tiles(16, 16, 4, 1)
+TINY = Program(16, 4)
 LISTS = Plan(
-    cap=128, pairs=64, bytes=2**12, bound=(32, 4, 1), mark=(32, 4, 1),
-    rows=((16, 2, 4, 1), (16, 8, 4, 3)), back=(16, 4, 1), keys=(16, 4, 1), words=16,
+    cap=128, pairs=64, bytes=2**12, bound=Program(32, 4), mark=Program(32, 4),
+    rows=(Bucket(TINY, 2), Bucket(TINY, 8, 4)), back=TINY, keys=TINY, words=16,
 )  # fmt: skip
 SHORT_LISTS = LISTS._replace(cap=24, pairs=1)
 WAYS = {"tiles": SMALL, "lists": LISTS, "short lists": SHORT_LISTS}

@@ -93,7 +93,8 @@ def test_far_scores_do_not_spoil_gradients_in_half_precision() -> None:
     problem = causal(case(h=2, g=1, t=33, s=140, dtype=torch.bfloat16, way=LISTS))
     problem.query *= 5
     problem.key += 1
-    *_, found = problem.run_backward(grad := torch.randn(1, 2, 33, 16), problem.run(), 2 + 4)
+    grad = torch.randn(1, 2, 33, 16).bfloat16()
+    *_, found = problem.run_backward(grad, problem.run(), 2 + 4)
     given = problem.parameters()
     output, _ = problem.truth(given)
     wanted = torch.autograd.grad(output, given[4:6], grad.double())

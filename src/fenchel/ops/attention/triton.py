@@ -6,8 +6,9 @@ from torch import Tensor
 from .._triton.launcher import Launches
 from .sizes import cap_of, kept_parts, kept_size
 from .triton_dense import Tiles, dense_backward_keys, dense_backward_queries, dense_forward
+from .triton_plan import Plan, choose_plan
 from .triton_problem import Problem, contiguous
-from .triton_sparse import Plan, choose_plan, sparse_backward, sparse_forward
+from .triton_sparse import sparse_backward, sparse_forward
 
 
 def _cap(

@@ -14,6 +14,7 @@ from .triton_scores import (
     MASKED,
     dot,
     edge_tile,
+    end_of,
     is_chosen,
     kept_tile,
     load_parameters,
@@ -143,7 +144,9 @@ def attention_backward_key_kernel(
     """What `key_block` does for all keys; with `p_whole` only for groups that are dense, and of the
     CLASS."""
     blocks = tl.cdiv(S, BN)
-    for index in range(tl.program_id(0), blocks * (n // T // heads * groups), tl.num_programs(0)):
+    all_groups = n // T // heads * groups
+    end = end_of(blocks * all_groups, p_whole, all_groups)
+    for index in range(tl.program_id(0), end, tl.num_programs(0)):
         b, g, block = locate(index, blocks, groups)
         if is_chosen(p_whole, b * groups + g, CLASS):
             key_block(

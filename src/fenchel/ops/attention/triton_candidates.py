@@ -24,7 +24,7 @@ from .triton_scores import (
     narrow_dot,
     scores_tile,
 )
-from .triton_threshold import NARROW, merge_moments, moments, newton
+from .triton_threshold import NARROW, newton, weights_tile
 
 _INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 WORDS = tl.constexpr(4)
@@ -118,15 +118,15 @@ def bound_kernel(
     is_finite = tl.abs(top) < float("inf")
     is_plain = (factor > 0) & (b_alpha <= 2) & (b_alpha >= NARROW)
     b_x = tl.fma(b_most, tl.broadcast_to(factor[:, None], b_most.shape), -top[:, None])
-    b_sink = (b_sink - top)[:, None]
+    b_sink -= top
     base = tl.full([BM], 1.0, tl.float32)
     zero = tl.zeros([BM], tl.float32)
     for _ in tl.static_range(STEPS):
-        total, slope, _ = merge_moments(
-            moments(b_x, base, zero, b_alpha, KIND),
-            moments(b_sink, base, zero, b_alpha, KIND),
-            KIND,
-        )
+        b_p, b_w = weights_tile(b_x, base[:, None], 0.0, b_alpha[:, None], KIND)
+        total, slope = tl.sum(b_p, 1), tl.sum(b_w, 1)
+        if SINKS & FEATURES:
+            sink_p, sink_w = weights_tile(b_sink, base, 0.0, b_alpha, KIND)
+            total, slope = total + sink_p, slope + sink_w
         base -= larger(newton(total, slope, b_alpha), zero)
     slack = 1e-5 + 1e-6 / (b_alpha - 1)  # for what the steps round
     base = tl.where(is_empty, 0.0, tl.minimum(base * (1 + slack) + 1e-6, 1.0))

@@ -227,6 +227,14 @@ def solve_group(
 
 
 @triton.jit
+def load_counts(p_count, index, n, T, past, R: tl.constexpr):
+    """How many candidates groups of R queries have; `past` for groups that are not there."""
+    head, group = group_of(index, 0, T, R)
+    blocks = tl.cdiv(T, R)
+    return tl.load(p_count + head * blocks + group, mask=index < n // T * blocks, other=past)
+
+
+@triton.jit
 def rows_forward_kernel(
     p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows, p_mask, p_seed,
     p_list, p_count, p_output, p_tau, p_state, p_mean, alpha, gamma, scale, softcap, dropout,
@@ -241,19 +249,18 @@ def rows_forward_kernel(
         query_b, query_h, query_t, key_b, key_g, key_s, value_b, value_g, value_s,
         starts_b, stops_b, diagonal_b, mask_t, mask_s,
     )  # fmt: skip
-    all_groups = n // T * tl.cdiv(T, R)
-    for i in range(MANY):
-        index = tl.program_id(0) * MANY + i
-        head, group = group_of(index, 0, T, R)
-        p_group = p_count + head * tl.cdiv(T, R) + group
-        count = tl.load(p_group, mask=index < all_groups, other=cap + 1)
-        if (count >= least_count) & (count <= tl.minimum(C * NC, cap)):
-            solve_group(
-                index, count, (p_query, p_key, p_value), (p_starts, p_stops, p_diagonal),
-                p_rows, p_mask, p_seed, (p_list, cap), (p_output, p_tau, p_state, p_mean),
-                (alpha, gamma, scale, softcap, dropout), (heads, groups, T, S, n), strides,
-                TOLERANCE, KIND, KEEP, FEATURES, D, E, BD, BE, R, C, NC,
-            )  # fmt: skip
+    first, most = tl.program_id(0) * MANY, tl.minimum(C * NC, cap)
+    b_count = load_counts(p_count, first + tl.arange(0, MANY), n, T, cap + 1, R)
+    if tl.max(((b_count >= least_count) & (b_count <= most)).to(tl.int32), 0) > 0:
+        for index in range(first, first + MANY):
+            count = load_counts(p_count, index, n, T, cap + 1, R)
+            if (count >= least_count) & (count <= most):
+                solve_group(
+                    index, count, (p_query, p_key, p_value), (p_starts, p_stops, p_diagonal),
+                    p_rows, p_mask, p_seed, (p_list, cap), (p_output, p_tau, p_state, p_mean),
+                    (alpha, gamma, scale, softcap, dropout), (heads, groups, T, S, n), strides,
+                    TOLERANCE, KIND, KEEP, FEATURES, D, E, BD, BE, R, C, NC,
+                )  # fmt: skip
 
 
 @triton.jit

@@ -5,14 +5,12 @@ A block of queries with too many candidates, or with scores that are not finite,
 tiles. Kernels decide that on the device, so nothing waits for the host.
 """
 
-from typing import NamedTuple
-
 import torch
 import triton
 from torch import Tensor
 
 from .._triton.launcher import Launches, launcher
-from .sizes import BLOCK, CAP, GROUP, Kept
+from .sizes import BLOCK, GROUP, Kept
 from .triton_candidates import bound_kernel, mark_kernel, norm_kernel
 from .triton_dense import (
     dense_backward_keys,
@@ -23,6 +21,7 @@ from .triton_dense import (
 )
 from .triton_keys import keys_backward_kernel
 from .triton_lists import choose_kernel, count_kernel, list_kernel, list_queries_kernel
+from .triton_plan import Plan
 from .triton_problem import Problem
 from .triton_rows import rows_backward_kernel, rows_forward_kernel
 from .triton_threshold import ANY, FAST
@@ -31,38 +30,6 @@ KEYS = 32
 """Keys that share a list of queries."""
 TILE = 128
 """Keys of a tile of scores."""
-
-
-class Plan(NamedTuple):
-    """Sizes of lists, of tiles, and warps and stages of the kernels."""
-
-    cap: int = CAP
-    """Candidates of a group, at most."""
-    pairs: int = 64
-    """Pairs of a query and a block of keys in lists, at most, for each query on average."""
-    bytes: int = 2**27
-    """Of marks and such lists at a time."""
-    bound: tuple[int, int, int] = (64, 4, 3)
-    mark: tuple[int, int, int] = (64, 4, 3)
-    rows: tuple[tuple[int, int, int, int], ...] = ((64, 8, 2, 1), (256, 4, 8, 16))
-    """Candidates in a tile, tiles, warps, and groups that a program looks at, for short lists and
-    for the rare longer ones."""
-    back: tuple[int, int, int] = (64, 2, 2)
-    keys: tuple[int, int, int] = (64, 4, 3)
-    words: int = 128
-    wide: int = 4096
-    """Keys from which on a wide support means more candidates than a list takes."""
-
-
-def choose_plan(problem: Problem) -> Plan:
-    """The plan by the bytes of the longest vector, and the number of queries."""
-    width = triton.next_power_of_2(problem.widest) * problem.query.dtype.itemsize
-    if problem.query.dtype == torch.float32:
-        return Plan(rows=((64, 8, 4, 1), (128, 8, 8, 16)))
-    if width <= 128:
-        short = (32, 1, 3)
-        return Plan(back=short, keys=short if problem.queries <= 8192 else Plan().keys)
-    return Plan() if width <= 256 else Plan(keys=(64, 4, 2))
 
 
 def _words(problem: Problem) -> int:
@@ -88,15 +55,14 @@ def _bound(
         (blocks, problem.batch * problem.groups), problem.key, norms, problem.groups, problem.keys,
         *problem.key.stride()[:3],
     )  # fmt: skip
-    queries, warps, stages = plan.bound
     kind = problem.constants["KIND"]
     kind = FAST.value if kind == ANY.value else kind  # a bound has some slack
     launches.add(
         problem.launcher(
-            bound_kernel, num_warps=warps, num_stages=stages, BM=queries, BN=TILE, R=GROUP,
-            NORMS=triton.next_power_of_2(blocks), STEPS=4, WIDE=plan.wide, KIND=kind,
+            bound_kernel, **plan.bound.options(), BM=plan.bound.size, BN=TILE, R=GROUP,
+            NORMS=triton.next_power_of_2(blocks), STEPS=3, WIDE=plan.wide, KIND=kind,
         ),
-        (triton.cdiv(problem.queries, queries) * problem.all_heads,), *problem.vectors,
+        (triton.cdiv(problem.queries, plan.bound.size) * problem.all_heads,), *problem.vectors,
         *problem.pointers, norms, state, limit, unfit, *problem.numbers, *problem.sizes, blocks,
     )  # fmt: skip
 
@@ -107,17 +73,15 @@ def _mark(
     groups, words = triton.cdiv(problem.queries, GROUP), _words(problem)
     turns = _heads_at_a_time(groups * words, problem.all_heads, 1, plan)
     bits = unfit.new_empty(turns.step * groups * words)
-    queries, warps, stages = plan.mark
     starts, stops = problem.pointers[:2]
     for first in turns:
         heads = min(turns.step, problem.all_heads - first)
         launches.add(
             problem.launcher(
-                mark_kernel, num_warps=warps, num_stages=stages,
-                BM=queries, BN=TILE, R=GROUP,
+                mark_kernel, **plan.mark.options(), BM=plan.mark.size, BN=TILE, R=GROUP
             ),
-            (triton.cdiv(problem.queries, queries) * heads,), *problem.vectors, *problem.pointers,
-            limit, unfit, bits, *problem.numbers, *problem.sizes, first, words,
+            (triton.cdiv(problem.queries, plan.mark.size) * heads,), *problem.vectors,
+            *problem.pointers, limit, unfit, bits, *problem.numbers, *problem.sizes, first, words,
         )  # fmt: skip
         launches.add(
             launcher(list_kernel, R=GROUP, W=plan.words, num_warps=1),
@@ -141,17 +105,17 @@ def sparse_forward(
     )  # fmt: skip
     groups = triton.cdiv(problem.queries, GROUP) * problem.all_heads
     least = 0
-    for size, tiles, warps, many in plan.rows:
+    for program, tiles, many in plan.rows:
         launches.add(
             problem.launcher(
-                rows_forward_kernel, num_warps=warps, num_stages=1, R=GROUP, C=size, NC=tiles,
+                rows_forward_kernel, **program.options(), R=GROUP, C=program.size, NC=tiles,
                 MANY=many, TOLERANCE=tolerance(output.dtype), KIND=problem.half_kind, KEEP=keep,
             ),
             (triton.cdiv(groups, many),), *problem.vectors, *problem.pointers, lists.candidates,
             lists.counts, output, tau, state, lists.means, *problem.numbers, *problem.sizes,
             plan.cap, least,
         )  # fmt: skip
-        least = size * tiles + 1
+        least = program.size * tiles + 1
     near_rows(launches, problem, state, lists)
     means = lists.means if keep else None
     dense_forward(launches, problem, output, tau, state, lists, means)
@@ -180,28 +144,26 @@ def sparse_backward(
     for first in turns:
         heads = min(turns.step, problem.all_heads - first)
         bits.zero_()
-        size, warps, stages = plan.back
         launches.add(
             problem.launcher(
-                rows_backward_kernel, num_warps=warps, num_stages=stages,
-                NEEDS=needs, R=GROUP, C=size, RK=KEYS, KIND=kind,
+                rows_backward_kernel, **plan.back.options(),
+                NEEDS=needs, R=GROUP, C=plan.back.size, RK=KEYS, KIND=kind,
             ),
             (triton.cdiv(problem.queries, GROUP) * heads,), *arguments, output, lists.candidates,
             lists.counts, lists.means, mean, query_grad, rows, bits, *problem.numbers, *sizes,
             plan.cap, words, blocks, first,
         )  # fmt: skip
         launches.add(
-            launcher(count_kernel, W=plan.words, num_warps=1),
+            launcher(count_kernel, W=128, num_warps=1),
             (blocks * heads,), bits, counts, words,
         )  # fmt: skip
         launches.add(
             launcher(list_queries_kernel, W=plan.words, BW=plan.words, num_warps=1),
             (blocks, heads), bits, counts, listed, ends, whole, blocks, words, room, first, share,
         )  # fmt: skip
-        size, warps, stages = plan.keys
         launches.add(
             problem.launcher(
-                keys_backward_kernel, num_warps=warps, num_stages=stages, RK=KEYS, C=size, KIND=kind
+                keys_backward_kernel, **plan.keys.options(), RK=KEYS, C=plan.keys.size, KIND=kind
             ),
             (blocks * heads // share,), *arguments, mean, listed, counts, ends, whole, key_grad,
             value_grad, *problem.numbers, *sizes, room, first,
