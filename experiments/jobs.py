@@ -28,12 +28,18 @@ class Job:
 
 
 def run(jobs: Sequence[Job], num_parallel: int) -> list[Job]:
-    """Runs jobs, so many in parallel, and returns those that failed."""
+    """Runs jobs, so many in parallel, and returns those that failed.
+
+    A job without commands keeps its log.
+    """
     threads = str(max(1, num_cores() // min(num_parallel, max(len(jobs), 1))))
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
 
     def run_one(job: Job) -> bool:
         start = time.monotonic()
+        if not job.commands:
+            print(f"{job.name}: nothing to do", flush=True)
+            return True
         job.log.parent.mkdir(parents=True, exist_ok=True)
         with open(job.log, "w", encoding="utf-8") as log:
             for command in job.commands:

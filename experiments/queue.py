@@ -2,12 +2,13 @@
 
     python -m experiments.queue plan.json --minutes 9 --pack results.tar.gz
 
-The plan is a list of entries, which all start at once. An entry is an object:
+The plan is a list of entries, which start at once, or after others. An entry is an object:
 
     {"name": "parsing",
      "cores": "4-9",                                       the cores that its processes may use
      "gpu": false,                                         whether it may use the GPU
      "commands": [["experiments.dependency_parsing", …]],  the words after `python -m`, in turn
+     "after": ["data"],                                    earlier entries that must be done before
      "keep": ["runs/parsing/**/history.json"]}             what is packed: patterns
 
 The archive is written anew every so often, so that it is there if the machine goes away. When the
@@ -44,6 +45,7 @@ class Entry:
     cores: str
     commands: list[list[str]]
     gpu: bool = False
+    after: list[str] = field(default_factory=list)
     keep: list[str] = field(default_factory=list)
 
     def core_numbers(self) -> set[int]:
@@ -59,7 +61,8 @@ def read_plan(path: Path) -> list[Entry]:
     """The entries of a plan.
 
     Raises:
-        ValueError: for a plan that is not a list of such entries, or has no such core.
+        ValueError: for a plan that is not a list of such entries, or has no such core, or an entry
+            that waits for none of those before it.
     """
     try:
         plan = [Entry(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
@@ -70,14 +73,26 @@ def read_plan(path: Path) -> list[Entry]:
         missing = sorted(cores - os.sched_getaffinity(0))
         if missing:
             raise ValueError(f"{path}: `cores` of {name} must be there, got {missing}.")
+    for place, entry in enumerate(plan):
+        unknown = sorted({*entry.after} - {before.name for before in plan[:place]})
+        if unknown:
+            raise ValueError(
+                f"{path}: `after` of {entry.name} must name entries before it, got {unknown}."
+            )
     return plan
 
 
 class Running:
-    """An entry whose commands run one after the other, in a thread."""
+    """An entry whose commands run one after the other, in a thread.
 
-    def __init__(self, entry: Entry, logs: Path) -> None:
-        self.entry, self.log = entry, logs / f"{entry.name}.log"
+    Args:
+        entry: of the plan.
+        logs: a folder for its output.
+        before: entries that must be done before; if one of them fails, this one does not start.
+    """
+
+    def __init__(self, entry: Entry, logs: Path, before: Sequence[Running] = ()) -> None:
+        self.entry, self.log, self._before = entry, logs / f"{entry.name}.log", before
         self.code: int | None = None
         self.is_done = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -86,6 +101,10 @@ class Running:
         self.thread.start()
 
     def _run(self) -> None:
+        for one in self._before:
+            one.thread.join()
+            if not one.is_done:
+                return
         cores = self.entry.core_numbers()
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         if not self.entry.gpu:
@@ -107,6 +126,11 @@ class Running:
                 if self.code:
                     return
         self.is_done = True
+
+    @property
+    def has_started(self) -> bool:
+        """Whether one of its commands has."""
+        return self._process is not None
 
     def end(self, grace: float = 5.0) -> None:
         """Ends its processes: asks them to, and after some seconds insists."""
@@ -142,7 +166,10 @@ def run(plan: Sequence[Entry], minutes: float, archive: Path, logs: Path, every:
     """
     logs.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    running = [Running(entry, logs) for entry in plan]
+    started: dict[str, Running] = {}
+    for entry in plan:
+        started[entry.name] = Running(entry, logs, [started[name] for name in entry.after])
+    running = [*started.values()]
     packed = start
     while any(one.thread.is_alive() for one in running):
         now = time.monotonic()
@@ -166,6 +193,8 @@ def run(plan: Sequence[Entry], minutes: float, archive: Path, logs: Path, every:
 def _outcome(one: Running) -> str:
     if one.is_done:
         return "done"
+    if not one.has_started:
+        return "not started"
     if one.code is None or one.code <= 0:
         return "ended"
     return f"failed; see {one.log}"

@@ -58,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
         help="pairs of α, such as 1:1,1.5:1.5 (default: all of 1, 1.5 and 2)",
     )
     run.add_argument("--languages", nargs="+", help="default: all that there are")
+    run.add_argument(
+        "--no-predictions", action="store_true", help="leave out the covered test files"
+    )
     run.set_defaults(run=_run)
     predict = commands.add_parser("predict", help="fill in the covered test files")
     predict.add_argument("data", type=Path)
@@ -119,7 +122,10 @@ def _run(arguments: argparse.Namespace) -> int:
 def _prediction(
     arguments: argparse.Namespace, folder: Path, models: list[Path]
 ) -> dict[Path, list[str]]:
-    """The command that fills in the covered test files, by the archive that it writes."""
+    """The command that fills in the covered test files, if they are wanted, by the archive that it
+    writes."""
+    if arguments.no_predictions:
+        return {}
     output = recipe.predictions(folder, ".tar.gz")
     words = ["predict", str(arguments.data), "--setting", arguments.setting]
     words += ["--output", str(output), "--model", *map(str, models)]

@@ -88,6 +88,23 @@ def test_a_failure_ends_its_entry_alone(capsys: pytest.CaptureFixture[str]) -> N
     assert not Path("b.txt").exists()
 
 
+def test_an_entry_waits_for_others(capsys: pytest.CaptureFixture[str]) -> None:
+    first = [entry("slow", ["work", "a", "0.5"]), entry("bad", ["work", "b", "fail"])]
+    last = [entry("next", ["work", "c", "0"], after=["slow"])]
+    last += [entry("never", ["work", "d", "0"], after=["slow", "bad"])]
+    assert run([*first, *last], 1) == 1
+    assert capsys.readouterr().out.splitlines()[2:] == ["next: done", "never: not started"]
+    assert Path("c.txt").stat().st_mtime_ns > Path("a.pid").stat().st_mtime_ns + 4e8
+    assert not Path("d.txt").exists()
+
+
+def test_no_entry_starts_when_time_is_over(capsys: pytest.CaptureFixture[str]) -> None:
+    long = entry("long", ["work", "a", "60"])
+    assert run([long, entry("next", ["work", "b", "0"], after=["long"])], 1 / 30) == 1
+    assert capsys.readouterr().out == "long: ended\nnext: not started\n"
+    assert not Path("b.txt").exists()
+
+
 def test_cores_are_numbers_and_ranges() -> None:
     assert queue.Entry("a", "0,4-6", []).core_numbers() == {0, 4, 5, 6}
 
@@ -98,6 +115,7 @@ def test_cores_are_numbers_and_ranges() -> None:
         ([{"name": "a"}], "plan.json is not a plan: .*cores"),
         ([entry("a", cores="x")], "plan.json is not a plan"),
         ([entry("a", cores="100000")], r"`cores` of a must be there, got \[100000\]"),
+        ([entry("a", after=["b"]), entry("b")], r"`after` of a must name .* got \['b'\]"),
     ],
 )
 def test_plans_that_cannot_be_run(plan: list[dict[str, Any]], message: str) -> None:

@@ -79,6 +79,16 @@ def test_the_inflection_recipe(
     assert [line.split("\t")[::2] for line in written] == [line.split("\t") for line in test]
 
 
+def test_an_ensemble_without_predictions(shared_task: Path, tmp_path: Path) -> None:
+    output = tmp_path / "runs"
+    arguments = ["run", str(shared_task), "--setting", "low", "--points", "1:1", "--no-predictions"]
+    arguments += ["--seeds", "0", "1", "--output", str(output), "--set", *SMALL]
+    assert inflection.main(arguments) == 0
+    found = json.loads((output / "results-low.json").read_text(encoding="utf-8"))
+    assert [result["seed"] for result in found["results"]] == ["0", "1", "ensemble"]
+    assert not (output / "predictions").exists()
+
+
 def test_covered_files_are_read_or_refused_with_a_line(tmp_path: Path) -> None:
     path = tmp_path / "verbs-covered-test"
     path.write_text("draw\tV;PST\n\nsee\tV\n", encoding="utf-8")
@@ -112,8 +122,10 @@ def test_missing_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_failing_jobs_are_returned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = jobs.Job("bad", [["fenchel", "train", "missing.yaml"]], tmp_path / "bad" / "log")
-    idle = jobs.Job("idle", [], tmp_path / "idle" / "log")
+    idle = jobs.Job("idle", [], tmp_path / "log")
+    idle.log.write_text("earlier", encoding="utf-8")
     assert jobs.run([bad, idle], 2) == [bad]
+    assert idle.log.read_text(encoding="utf-8") == "earlier"
     assert "No such file" in bad.log.read_text(encoding="utf-8")
     assert "bad: failed; see" in capsys.readouterr().err
 
