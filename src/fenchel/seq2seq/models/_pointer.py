@@ -127,4 +127,4 @@ class Pointer(nn.Module):
 
 def _beside(values: Tensor, like: Tensor) -> Tensor:
     """Values (B, S) with dimensions of size one before the last, as many as another tensor has."""
-    return values.view(len(values), *[1] * (like.ndim - 2), values.shape[1])
+    return values.view(values.shape[0], *[1] * (like.ndim - 2), values.shape[1])
