@@ -109,6 +109,23 @@ def test_constraints_allow_some_outputs(models, monkeypatch, capsys):
     assert "error: `allowed` has 'x', which is no token of the vocabulary." in errors
 
 
+def test_constraints_of_a_model_that_copies(tmp_path, monkeypatch, capsys):
+    torch.manual_seed(0)
+    letters = Characters("ab")
+    sizes = ModelConfig(embedding=8, hidden=8, layers=1, output="softmax", copy_source=True)
+    save(Seq2Seq(sizes, letters, letters), tmp_path)
+    words = (tmp_path, "--nbest", 4, "--prefix", "xa", "--allow", "axyz", "--forbid", "y")
+    code, lines, _ = predict(monkeypatch, capsys, "yax\nxx\nab\n", *words)
+    assert code == 0
+    texts = {number: [] for number in "123"}
+    for line in lines:
+        number, text, _ = line.split("\t")
+        texts[number].append(text)
+    assert all(text.startswith("xa") and set(text) <= {"a", "x"} for text in texts["1"])
+    assert len(texts["1"]) == len(texts["2"]) == 4
+    assert texts["3"] == [""]  # there is no x in the third line
+
+
 def test_outputs_ranked_by_a_score_have_it(models, monkeypatch, capsys):
     words = (models[0], "--nbest", 4, "--length-power", 1, "--json")
     _, lines, _ = predict(monkeypatch, capsys, LINES, *words)

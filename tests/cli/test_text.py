@@ -322,7 +322,7 @@ def test_parallel_text_is_scored_from_two_files(tmp_path: Path, monkeypatch, cap
 
 
 def test_predict_copies(tmp_path: Path, monkeypatch, capsys) -> None:
-    """Letters that the model has never seen, and with no constraint given."""
+    """Letters that the model has never seen."""
     letters = Characters("ab")
     config = ModelConfig(embedding=4, hidden=4, layers=1, copy_source=True)
     save(Seq2Seq(config, letters, letters), tmp_path / "model")
@@ -331,9 +331,6 @@ def test_predict_copies(tmp_path: Path, monkeypatch, capsys) -> None:
         code, lines, _ = run(monkeypatch, capsys, "axb\n", *words)
         assert code == 0
         assert lines
-    code, _, said = run(monkeypatch, capsys, "ab\n", *words, "--prefix", "a")
-    assert code == 1
-    assert "`constraints` are not for models that copy" in said
 
 
 def test_spellings_that_a_normal_form_makes_one(tmp_path: Path, capsys) -> None:

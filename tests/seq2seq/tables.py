@@ -193,6 +193,49 @@ def check_claims(
         assert max(map(len, truth)) > max_length
 
 
+def check_allowed_claims(
+    result: Result,
+    truth: dict[tuple[int, ...], float],
+    max_length: int,
+    vocabulary: Vocabulary | None = None,
+    power: float = 0.0,
+) -> None:
+    """Nothing that a result under a constraint says about the allowed outputs is false."""
+    texts = spelling(truth, vocabulary) if vocabulary else truth
+
+    def read(each: Hypothesis):
+        return vocabulary.decode(each.tokens) if vocabulary else each.tokens
+
+    finished = [each for each in result.hypotheses if each.finished]
+    scores = [each.score(power) for each in finished]
+    assert scores == sorted(scores, reverse=True)
+    for each in finished:
+        check_sequences(each, truth, max_length)
+    returned = {read(each) for each in finished}
+    others = [p for text, p in texts.items() if text not in returned]
+    assert max(others, default=0.0) <= result.bound * (1 + 1e-9)
+    if result.complete:
+        assert returned == texts.keys()
+        assert result.mass == pytest.approx(sum(texts.values()), abs=1e-9)
+        assert result.exact
+        assert result.bound == 0
+    if result.exact and power and texts:
+        tokens = {text: [] for text in texts}
+        for y, p in truth.items():
+            tokens[vocabulary.decode(y) if vocabulary else y].append((p, -len(y)))
+        sizes = {text: 1 - max(found)[1] for text, found in tokens.items()}
+        best = [
+            math.log(p) / sizes[text] ** power
+            for text, p in texts.items()
+            if sizes[text] <= max_length + 1
+        ]
+        assert not best or scores[0] >= max(best) - 1e-9
+    elif result.exact and texts:
+        assert texts[read(finished[0])] >= max(texts.values()) * (1 - 1e-12)
+    if not texts:
+        assert not finished
+
+
 def check_sequences(
     found: Hypothesis, truth: dict[tuple[int, ...], float], max_length: int
 ) -> None:

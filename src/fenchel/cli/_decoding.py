@@ -89,7 +89,7 @@ def constraint_of(arguments: Any, model: Seq2Seq) -> Constraint:
     import torch
 
     from ..seq2seq import Constraint
-    from ..seq2seq.decoding._constraints import Restriction
+    from ..seq2seq.decoding._restriction import Restriction
 
     constraint = Constraint(arguments.prefix, arguments.allow, arguments.forbid or "")
     Restriction([constraint], model.target, torch.device("cpu"))

@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tables import FIRST, Mean, Pieces, Rounded, Table, check_sequences, inputs, spelling
+from tables import FIRST, Mean, Pieces, Rounded, Table, check_allowed_claims, inputs, spelling
 
 from fenchel.seq2seq import (
     Constraint,
@@ -47,46 +47,6 @@ def allowed_of(truth, constraint, vocabulary=None):
         return not set(tokens) & ids(constraint.forbidden)
 
     return {tokens: p for tokens, p in truth.items() if is_allowed(tokens)}
-
-
-def check_claims(result, truth, max_length, vocabulary=None, power=0.0):
-    """Nothing that a result says about the allowed outputs is false."""
-    texts = spelling(truth, vocabulary) if vocabulary else truth
-
-    def read(each):
-        return vocabulary.decode(each.tokens) if vocabulary else each.tokens
-
-    finished = [each for each in result.hypotheses if each.finished]
-    scores = [each.score(power) for each in finished]
-    assert scores == sorted(scores, reverse=True)
-    for each in finished:
-        check_sequences(each, truth, max_length)
-    returned = {read(each) for each in finished}
-    others = [p for text, p in texts.items() if text not in returned]
-    assert max(others, default=0.0) <= result.bound * (1 + 1e-9)
-    if result.complete:
-        assert returned == texts.keys()
-        assert result.mass == pytest.approx(sum(texts.values()), abs=1e-9)
-        assert result.exact
-        assert result.bound == 0
-    if result.exact and power and texts:
-        tokens = {text: [] for text in texts}
-        for y, p in truth.items():
-            tokens[vocabulary.decode(y) if vocabulary else y].append((p, -len(y)))
-        sizes = {text: 1 - max(found)[1] for text, found in tokens.items()}
-        best = [
-            math.log(p) / sizes[text] ** power
-            for text, p in texts.items()
-            if sizes[text] <= max_length + 1
-        ]
-        assert not best or scores[0] >= max(best) - 1e-9
-    elif result.exact and texts:
-        assert texts[read(finished[0])] >= max(texts.values()) * (1 - 1e-12)
-    if result.exact and not texts:
-        assert not finished
-    if not texts:
-        assert not finished
-    return finished
 
 
 ID_CONSTRAINTS = st.builds(
@@ -129,7 +89,7 @@ def test_every_claim_about_sequences_is_true(
     )
     for (item, constraint), result in zip(items, results, strict=True):
         truth = allowed_of(Mean(tables).everything(item), constraint or Constraint())
-        check_claims(result, truth, max_length, power=power)
+        check_allowed_claims(result, truth, max_length, power=power)
 
 
 TEXT_CONSTRAINTS = st.builds(
@@ -174,7 +134,7 @@ def test_every_claim_about_texts_is_true(
             vocabulary.encode(constraint.prefix), constraint.allowed, constraint.forbidden
         )
     truth = allowed_of(table.everything(1), constraint, vocabulary)
-    check_claims(result, truth, max_length, vocabulary, power)
+    check_allowed_claims(result, truth, max_length, vocabulary, power)
 
 
 @settings(max_examples=60, deadline=None)

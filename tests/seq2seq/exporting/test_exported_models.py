@@ -32,13 +32,15 @@ from fenchel.seq2seq.decoding._decode import best_texts
 from fenchel.seq2seq.exporting import _export
 from fenchel.seq2seq.exporting._export import SCRIPT_KINDS, unknown_kinds
 from fenchel.seq2seq.exporting._programs import programs
+from fenchel.seq2seq.models._ensemble import Ensemble
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.filterwarnings("ignore")  # the exporters' own
 
 LETTERS = "adginrsw"
-TEXTS = ["draw V;PST", "s V", "gin\tV;PST", "wards V;X", "\u00e9a V"]
+TARGET_LETTERS = "adinrsq"  # without g and w, which a model may copy
+TEXTS = ["draw V;PST", "s V", "gin\tV;PST", "wards V;X", "\u00e9a V", "\ufffdqaq\u00e9 V", "w V"]
 SIZES = [(1, 1), (1, 6), (2, 3), (5, 9)]
 MODELS = {
     "lstm softmax": {"architecture": "lstm", "attention": "softmax", "output": "softmax"},
@@ -54,8 +56,20 @@ MODELS = {
         "output": "softmax",
     },
     "transformer entmax": {"architecture": "transformer", "layers": 2},
+    "lstm copying": {
+        "architecture": "lstm",
+        "attention": "softmax",
+        "output": "softmax",
+        "copy_source": True,
+    },
+    "transformer copying": {
+        "architecture": "transformer",
+        "attention": "softmax",
+        "output": "sparsemax",
+        "copy_source": True,
+    },
 }
-QUICK = ["lstm softmax"]
+QUICK = ["lstm softmax", "lstm copying"]
 NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
 
 
@@ -64,7 +78,7 @@ def build(name: str, source=None, target=None) -> Seq2Seq:
     sizes = {"embedding": 8, "hidden": 8, "layers": 1, "heads": 2, "feedforward": 16}
     config = ModelConfig.model_validate({**sizes, **MODELS[name]})
     source = source or Inflection(["english"], ["PST", "V"], list(LETTERS))
-    model = Seq2Seq(config, source, target or Characters(LETTERS)).eval()
+    model = Seq2Seq(config, source, target or Characters(TARGET_LETTERS)).eval()
     with torch.no_grad():
         for each, parameter in model.named_parameters():
             if "encoder" not in each and "alpha" not in each:
@@ -90,7 +104,10 @@ def check_rows(model: Seq2Seq, start, step, state_of) -> None:
     worst = own = 0.0
     for batch, size in SIZES:
         torch.manual_seed(batch)
-        source = torch.randint(3, model.source.size, (batch, size))
+        end = model.source.size
+        if model.pointer is not None:  # also tokens of the target's alone, and of neither
+            end += model.target.size + 3
+        source = torch.randint(3, end, (batch, size))
         lengths = torch.randint(1, size + 1, (batch,))
         source[torch.arange(size) >= lengths[:, None]] = 0
         with torch.no_grad():
@@ -100,8 +117,8 @@ def check_rows(model: Seq2Seq, start, step, state_of) -> None:
             for _ in range(7):
                 expected = []
                 for place, each in enumerate((model, wide)):
-                    scores, _, states[place] = each.step(states[place], tokens)
-                    expected.append(each.probabilities(scores))
+                    p, _, (states[place],) = Ensemble(each).step([states[place]], tokens)
+                    expected.append(p)
                 found, other = step(tokens, other)
                 worst = max(worst, float((found - expected[1]).abs().max()))
                 own = max(own, float((expected[0] - expected[1]).abs().max()))
@@ -177,17 +194,25 @@ def decoded(folder: Path, texts: list[str], *words: str) -> list[str]:
     return done.stdout.decode().splitlines()
 
 
-def test_the_script_decodes_as_fenchel_does(exported):
-    model, folder = exported
-    results = decode(model, TEXTS, beam=4, nbest=4, max_length=6)
+def check_script(model: Seq2Seq, folder: Path, texts: list[str], beam: int, length: int) -> str:
+    """Compares the script's outputs with those of fenchel, and returns their letters."""
+    results = decode(model, texts, beam=beam, nbest=beam, max_length=length)
     wanted = [
         (str(number), model.target.decode(each.tokens), each.probability)
         for number, result in enumerate(results, start=1)
         for each in result.hypotheses[:3]
     ]
-    found = [line.split("\t") for line in decoded(folder, TEXTS, "--nbest", "3")]
+    found = [line.split("\t") for line in decoded(folder, texts, "--nbest", "3")]
     assert [tuple(line[:2]) for line in found] == [line[:2] for line in wanted]
     assert [float(line[2]) for line in found] == pytest.approx([p for *_, p in wanted], rel=1e-4)
+    return "".join(text for _, text, _ in wanted)
+
+
+def test_the_script_decodes_as_fenchel_does(exported):
+    model, folder = exported
+    letters = check_script(model, folder, TEXTS, beam=4, length=6)
+    if model.pointer is not None:
+        assert {"w", "\u00e9"} <= set(letters)
 
 
 @pytest.mark.slow
@@ -198,24 +223,33 @@ def test_the_script_decodes_greedily(exported):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["words", "subwords", "featured"])
-def test_the_script_knows_other_vocabularies(kind, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("words", "lstm softmax"),
+        ("subwords", "lstm softmax"),
+        ("featured", "lstm softmax"),
+        ("words", "lstm copying"),
+        ("featured", "lstm copying"),
+    ],
+)
+def test_the_script_knows_other_vocabularies(kind, name, tmp_path):
     texts = ["marched marching march", "mark marks"] * 50
     source = target = Words(["a", "bb", "c"])
     if kind == "subwords":
         source = target = Subwords.build(texts, 30)
     elif kind == "featured":
         source = Featured(Normalized(Characters("aé"), "NFC"), ["N", "V"])
-        target = Symbols(["k", "æ"])
-    model = build("lstm softmax", source, target)
+        target = Characters("ku") if name == "lstm copying" else Symbols(["k", "æ"])
+    model = build(name, source, target)
     export(model, tmp_path, formats=["onnx"], beam=3, max_length=4)
     inputs = {
-        "words": ["bb a \u00e9", "c"],
+        "words": ["bb a \u00e9", "c", "dd  bb dd"],
         "subwords": ["marks", "march mark"],
-        "featured": ["ae\u0301\tV;X", "é\tN V"],
+        "featured": ["ae\u0301\tV;X", "é\tN V", "o\u0301uo\u0301o\u0301\tX"],
     }[kind]
-    results = decode(model, inputs, beam=3, max_length=4)
-    assert decoded(tmp_path, inputs) == best_texts(model, results)
+    letters = check_script(model, tmp_path, inputs, beam=3, length=4)
+    assert not model.config.copy_source or {"words": "d", "featured": "\u00f3"}[kind] in letters
 
 
 def test_a_vocabulary_that_the_script_does_not_know(monkeypatch):
@@ -247,6 +281,20 @@ def test_the_state_is_described(tmp_path):
     ]
     with pytest.raises(ValueError, match=r"`formats` must be some of onnx, pt2, got \['h5'\]"):
         export(model, tmp_path, formats=["h5"])
+
+
+def test_a_step_gives_tokens_and_where_they_are_copied_from():
+    model = build("lstm copying")
+    parts, ensemble = programs(model), Ensemble(model)
+    dims = {each.name: (each.dims, each.dtype) for each in parts.state}
+    assert dims["copy_ids"] == (("batch", "source"), "int64")
+    source = torch.tensor([model.source.encode(text) for text in ("gaga V", "qaqé V")])
+    lengths, tokens = torch.full((2,), source.shape[1]), torch.full((2,), BOS)
+    with torch.no_grad():
+        found = parts.step(tokens, parts.encoder(source, lengths))
+        p, attention, _ = ensemble.step(ensemble.start(source, lengths), tokens)
+    torch.testing.assert_close(found["probabilities"], p)
+    torch.testing.assert_close(found["attention"], attention)
 
 
 def test_the_command(tmp_path, capsys):

@@ -291,10 +291,3 @@ def test_samples_copy() -> None:
     assert any("x" in model.target.decode(each.tokens) for each in found)
     for each in finished:
         assert each.probability == pytest.approx(truth[model.target.decode(each.tokens)], rel=1e-5)
-
-
-def test_what_does_not_go_with_copying(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="`constraints` are not for models that copy"):
-        seq2seq.decode(build(), ["axb"], constraints=seq2seq.Constraint(prefix="a"))
-    with pytest.raises(ValueError, match="`model` must not copy"):
-        seq2seq.export(build(), tmp_path)

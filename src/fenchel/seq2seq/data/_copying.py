@@ -49,6 +49,10 @@ class CopyingTarget(Vocabulary):
         (index,) = self.known.encode(token) or [UNK]
         return index if index != UNK else self.size + FIRST_CODE + self.known.code(token)
 
+    def can_copy(self, token: str) -> bool:
+        """Whether a text is one token, and not what stands for unknown ones."""
+        return self.known.copyable(token) == [token]
+
     def encode(self, text: str) -> list[int]:
         found = zip(self.known.encode(text), self.known.copyable(text), strict=True)
         return [

@@ -14,10 +14,10 @@ from ..data._vocabulary import BOS, EOS, PAD, Vocabulary
 from ..models._ensemble import CHUNK, Ensemble, cut_out, join, select
 from ..models._state import State
 from ._certificates import certify_sequences, certify_texts
-from ._constraints import Restriction
 from ._hypotheses import BackPointers, Ends, Hypothesis, Result, Sequences, backtrace
 from ._normalization import Normalization
 from ._pruned import Pruned, ranks
+from ._restriction import Restriction
 from ._texts import Finished, by_input
 
 NEGLIGIBLE = 2.0**-20
@@ -143,16 +143,15 @@ def _extend(
         chosen[:, EOS] = True
         if plan.vocabulary is not None:  # so that more of what is pruned is known by its text
             chosen.scatter_(1, best.indices, True)
-        row, token = (chosen & (p > 0)).nonzero(as_tuple=True)
-        q = p[row, token] / total[row, 0]
-        token = ensemble.tokens(part, row, token)
+        row, column = (chosen & (p > 0)).nonzero(as_tuple=True)
+        q = p[row, column] / total[row, 0]
         more = Sequences(
             before.item[row],
             before.log_p[row] + q.log(),
             before.lower[row] + (q - ensemble.rounding).clamp(min=0).log(),
             before.upper[row] + (q + ensemble.rounding).clamp(max=1).log(),
             row + begin,
-            token,
+            ensemble.tokens(part, row, column),
             q,
         )
         rest = (share - torch.zeros_like(before.log_p).scatter_add(0, row, q)).clamp(min=0)
@@ -160,7 +159,7 @@ def _extend(
         # In another batch, a token of probability zero may have as much as rounding gives it.
         zero = before.upper + math.log(ensemble.rounding)
         if mask is not None:
-            mask[row, token] = False  # what remains is allowed, but was not chosen
+            mask[row, column] = False  # what remains is allowed, but was not chosen
             mass = mass.where(mask.any(-1), 0)
             zero = zero.where((mask & (p == 0)).any(-1), -math.inf)
         pruned.add_upper(before.item, zero)

@@ -6,19 +6,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-import torch
-from torch import Tensor
-
 from ..._checks import type_name
 from ..data._copying import CopyingTarget
 from ..data._subwords import Subwords
 from ..data._vocabulary import BOS, EOS, PAD, UNK, Vocabulary
-from ._hypotheses import BackPointers, Sequences, token_sequences
 
 
 @dataclass(frozen=True)
 class Constraint:
     """The outputs that are allowed: those that begin with a prefix, and use certain tokens.
+
+    A model that copies gives a token by writing it, or by copying it from the source: either is
+    allowed if the token is. Such a model's tokens are those of its vocabulary and all others that
+    a source may have.
 
     Args:
         prefix: what every output begins with. A text allows all sequences of tokens whose text
@@ -98,23 +98,28 @@ def token_ids(
     """
     if isinstance(value, str):
         known = _needed(name, vocabulary)
-        if missing := known.unknown(value):
-            raise ValueError(f"`{name}` has {missing[0]!r}, which is no token of the vocabulary.")
+        for each in known.unknown(value):
+            _copied_id(name, each, known)
         found = set(known.encode(value))
     else:
         found = {each for each in value if isinstance(each, int)}
         if names := [each for each in value if isinstance(each, str)]:
-            ids = _ids(_needed(name, vocabulary))
-            for each in names:
-                if each not in ids:
-                    raise ValueError(f"`{name}` has {each!r}, which is no token of the vocabulary.")
-            found |= {ids[each] for each in names}
+            known = _needed(name, vocabulary)
+            ids = _ids(known)
+            found |= {ids[each] if each in ids else _copied_id(name, each, known) for each in names}
     if special := found & {PAD, BOS, EOS}:
         raise ValueError(
             f"`{name}` must not hold padding, begin or end (0, 1, 2), got {min(special)}; an "
             "output can always end."
         )
     return found
+
+
+def _copied_id(name: str, token: str, vocabulary: Vocabulary) -> int:
+    """The id of a token that is not in a vocabulary; only a model that copies can give it."""
+    if not isinstance(vocabulary, CopyingTarget) or not vocabulary.can_copy(token):
+        raise ValueError(f"`{name}` has {token!r}, which is no token of the vocabulary.")
+    return vocabulary.copy_id(token)
 
 
 def _needed(name: str, vocabulary: Vocabulary | None) -> Vocabulary:
@@ -140,10 +145,22 @@ def _by_first_letter(vocabulary: Vocabulary) -> dict[str, list[int]]:
 
 
 class Prefix:
-    """The beginning that the outputs of an input have, and which tokens lead to it."""
+    """The beginning that the outputs of an input have, and which tokens lead to it.
 
-    def __init__(self, prefix: str | Sequence[int], vocabulary: Vocabulary | None) -> None:
+    Args:
+        prefix: of a `Constraint`.
+        vocabulary: of the targets.
+        copied: the tokens that are not in the vocabulary, but may be copied from this input.
+    """
+
+    def __init__(
+        self,
+        prefix: str | Sequence[int],
+        vocabulary: Vocabulary | None,
+        copied: Collection[int] = (),
+    ) -> None:
         self._text, self._tokens, self._vocabulary = "", (), vocabulary
+        self._copied = copied
         self._known: dict[tuple[int, ...], list[int] | None] = {}
         if not isinstance(prefix, str):
             token_ids("prefix", prefix, vocabulary)
@@ -168,7 +185,7 @@ class Prefix:
         text = known.decode(tokens)
         if text.startswith(wanted):
             return None
-        candidates: Collection[int] = range(known.size)
+        candidates = [*range(known.size), *self._copied]
         if isinstance(known, Subwords) and (letter := wanted[len(text) :].lstrip()[:1]):
             groups = _by_first_letter(known)
             candidates = [*groups.get(letter, ()), *groups.get("", ())]
@@ -179,92 +196,3 @@ class Prefix:
                 if longer.startswith(wanted) or wanted.startswith(longer):
                     found.append(token)
         return found
-
-
-class Restriction:
-    """The constraints of a batch, as masks of the next token.
-
-    Args:
-        constraints: one for each input, or None.
-        vocabulary: of the targets.
-        device: of the search.
-    """
-
-    def __init__(
-        self,
-        constraints: Sequence[Constraint | None],
-        vocabulary: Vocabulary | None,
-        device: torch.device,
-    ) -> None:
-        if isinstance(vocabulary, CopyingTarget) and not all(
-            each is None or each.is_empty for each in constraints
-        ):
-            raise ValueError(
-                "`constraints` are not for models that copy (`model.copy_source`), whose tokens "
-                "depend on the source."
-            )
-        self._device = device
-        self._prefixes = [
-            Prefix(each.prefix, vocabulary) if each and each.prefix else None
-            for each in constraints
-        ]
-        self._index = torch.zeros(len(constraints), dtype=torch.int64, device=device)
-        sets: dict[tuple[frozenset[int] | None, frozenset[int]], int] = {(None, frozenset()): 0}
-        for item, each in enumerate(constraints):
-            if each is not None:
-                allowed, forbidden = each.allowed, each.forbidden
-                only = None if allowed is None else token_ids("allowed", allowed, vocabulary)
-                never = token_ids("forbidden", forbidden, vocabulary)
-                key = (None if only is None else frozenset(only), frozenset(never))
-                self._index[item] = sets.setdefault(key, len(sets))
-        self._sets = list(sets)
-        self._masks: Tensor | None = None
-        self._forced: dict[int, list[int]] = {}
-        self._is_open = torch.tensor([each is not None for each in self._prefixes], device=device)
-
-    def advance(self, live: Sequences, history: list[BackPointers], length: int) -> None:
-        """Finds what may follow each live sequence of `length` tokens; `history` has the others."""
-        self._is_open = self._is_open[live.parent]
-        rows = self._is_open.nonzero().squeeze(1)
-        self._forced = {}
-        if not len(rows):
-            return
-        own = BackPointers(live.parent, live.token, live.probability)
-        sequences = token_sequences([*history, own], torch.full_like(rows, length), rows)
-        items = live.item[rows].tolist()
-        for row, item, tokens in zip(rows.tolist(), items, sequences, strict=True):
-            prefix = self._prefixes[item]
-            following = None if prefix is None else prefix.after(tokens)
-            if following is not None:
-                self._forced[row] = following
-        is_open = torch.zeros_like(self._is_open)
-        is_open[list(self._forced)] = True
-        self._is_open = is_open
-
-    def mask(self, live: Sequences, begin: int, size: int) -> Tensor:
-        """The tokens (R, size) that may follow these live sequences, which start at row `begin`."""
-        if self._masks is None:
-            self._masks = self._all_masks(size)
-        mask = self._masks[self._index[live.item]]
-        for row in range(begin, begin + len(live)):
-            if row in self._forced:
-                leads = torch.zeros_like(mask[0])
-                leads[_checked("prefix", self._forced[row], size)] = True
-                mask[row - begin] &= leads
-        return mask
-
-    def _all_masks(self, size: int) -> Tensor:
-        masks = torch.ones(len(self._sets), size, dtype=torch.bool, device=self._device)
-        for mask, (only, never) in zip(masks, self._sets, strict=True):
-            if only is not None:
-                mask[:] = False
-                mask[[*_checked("allowed", only, size), EOS]] = True
-            mask[_checked("forbidden", never, size)] = False
-        return masks
-
-
-def _checked(name: str, ids: Collection[int], size: int) -> list[int]:
-    """The ids as a list, checked to be those of a vocabulary of this size."""
-    if wrong := [each for each in ids if not 0 <= each < size]:
-        raise ValueError(f"`{name}` must hold token ids below {size}, got {min(wrong)}.")
-    return list(ids)

@@ -17,8 +17,9 @@ from ..models._ensemble import CHUNK, Decoder, Ensemble, check_decoders, cut_out
 from ..models._model import Seq2Seq
 from ..models._state import State
 from ._batched import in_batches
-from ._constraints import Constraint, Restriction
+from ._constraints import Constraint
 from ._hypotheses import BackPointers, Ends, Hypothesis, Sequences, backtrace
+from ._restriction import Restriction, restriction_of
 from ._search import MAX_LIVE
 
 
@@ -118,9 +119,7 @@ def sample_sequences(
     with ensemble.evaluating():
         for begin in range(0, len(source), size):
             items = slice(begin, begin + size)
-            restriction = None
-            if any(constraints[items]):
-                restriction = Restriction(constraints[items], ensemble.vocabulary, source.device)
+            restriction = restriction_of(ensemble, source[items], constraints[items])
             draw = _Draw(ensemble, restriction, max_length, before_step)
             found += draw.run(source[items], lengths[items], samples, seed)
     return found

@@ -12,9 +12,10 @@ from ..._choices import SEARCH_METHODS
 from .._checks import check_search_size, check_sources
 from ..models._ensemble import Decoder, Ensemble
 from . import _beam
-from ._constraints import Constraint, Restriction, constraint_of_each
+from ._constraints import Constraint, constraint_of_each
 from ._hypotheses import Result
 from ._normalization import Normalization
+from ._restriction import restriction_of
 
 MAX_LENGTH_POWER = 10
 MAX_LIVE = 8192
@@ -127,9 +128,7 @@ def search(
     with ensemble.evaluating():
         for begin in range(0, len(source), size):
             items = slice(begin, begin + size)
-            restriction = None
-            if any(allowed[items]):
-                restriction = Restriction(allowed[items], ensemble.vocabulary, source.device)
+            restriction = restriction_of(ensemble, source[items], allowed[items])
             results += _beam.run(ensemble, source[items], lengths[items], plan, restriction)
     return results
 

@@ -49,8 +49,7 @@ def export(
         The files: encoder and step in each format, vocabulary.json, export.json (names and shapes
         of the state), README.md and, with ONNX and vocabularies that it knows, decode.py.
     Raises:
-        ValueError: for other formats, for a model that copies, or if ONNX has no operation for a
-            mapping.
+        ValueError: for other formats, or if ONNX has no operation for a mapping.
         ModuleNotFoundError: if the packages onnx and onnxscript are missing.
 
     >>> import tempfile
@@ -64,11 +63,6 @@ def export(
     unknown = sorted(set(formats) - set(FORMATS))
     if unknown or not formats:
         raise ValueError(f"`formats` must be some of {', '.join(FORMATS)}, got {list(formats)}.")
-    if model.pointer is not None:
-        raise ValueError(
-            "`model` must not copy (`model.copy_source`): the programs give probabilities of the "
-            "vocabulary's tokens alone."
-        )
     if "onnx" in formats:
         for name in ("onnx", "onnxscript"):
             if find_spec(name) is None:
@@ -167,6 +161,7 @@ def _description(model: Seq2Seq, parts: Programs, beam: int, max_length: int) ->
         "fenchel": __version__,
         "model": model.config.model_dump(mode="json"),
         "tokens": {"padding": PAD, "begin": BOS, "end": EOS, "unknown": UNK},
+        "sizes": {"source": model.source.size, "target": model.target.size},
         "state": [
             {
                 "name": each.name,

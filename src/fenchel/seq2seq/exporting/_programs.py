@@ -79,7 +79,8 @@ class Encoder(nn.Module):
 
 
 class Step(nn.Module):
-    """The probabilities of the next token, the attention, and what changes of the state."""
+    """The probabilities of the next token, the attention, with one more head for what is copied,
+    and what changes of the state."""
 
     def __init__(self, model: Seq2Seq, names: list[str], updated: list[str]) -> None:
         super().__init__()
@@ -88,9 +89,13 @@ class Step(nn.Module):
     def forward(self, tokens: Tensor, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """Of the last tokens (batch,), and the state by name."""
         scores, attention, after = self.model.step(_nested(state, self._names), tokens)
+        p = self.model.probabilities(scores)
+        if self.model.pointer is not None:
+            copied = p[:, None, self.model.pointer.size :].to(attention.dtype)
+            p, attention = self.model.pointer.merge(p, after), torch.cat([attention, copied], 1)
         tensors = _flat(after)
         return {
-            "probabilities": self.model.probabilities(scores),
+            "probabilities": p,
             "attention": attention,
             **{f"next_{name}": tensors[name] for name in self._updated},
         }

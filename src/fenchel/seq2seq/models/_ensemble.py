@@ -158,6 +158,12 @@ class Ensemble:
         pointer = _pointer(self.models[0])
         return tokens if pointer is None else pointer.columns(states[0], tokens)
 
+    def copied_tokens(self, source: Tensor) -> Tensor | None:
+        """The tokens (B, S) of the columns behind the vocabulary's, for sources (B, S);
+        `NOT_COPIED` for columns that are always zero. None unless the models copy."""
+        pointer = _pointer(self.models[0])
+        return None if pointer is None else pointer.copied_tokens(source)
+
 
 def _pointer(model: Any) -> Pointer | None:
     """The pointer of a model that copies."""

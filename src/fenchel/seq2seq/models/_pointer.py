@@ -87,6 +87,13 @@ class Pointer(nn.Module):
         positions = (columns - self.size).clamp(min=0)
         return torch.where(columns < self.size, columns, state["copy_ids"][rows, positions])
 
+    def copied_tokens(self, source: Tensor) -> Tensor:
+        """The tokens (B, S) of the columns behind the vocabulary's in `merge`'s result, or
+        `NOT_COPIED` where a column is always zero."""
+        places = self.places(source)
+        own = self.size + torch.arange(source.shape[1], device=source.device)
+        return places["copy_ids"].where(places["copy_columns"] == own, NOT_COPIED)
+
     def losses(self, scores: Tensor, state: State, target: Tensor, smoothing: float) -> Tensor:
         """max_Ω(θ) − max_Ω(θ of the actions that give the target), (B, T), and zero at padding.
 
@@ -120,4 +127,4 @@ class Pointer(nn.Module):
 
 def _beside(values: Tensor, like: Tensor) -> Tensor:
     """Values (B, S) with dimensions of size one before the last, as many as another tensor has."""
-    return values.view(len(values), *[1] * (like.ndim - 2), values.shape[1])
+    return values.view(values.shape[0], *[1] * (like.ndim - 2), values.shape[1])

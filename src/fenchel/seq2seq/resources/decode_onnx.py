@@ -58,7 +58,8 @@ class Vocabulary:
             return self.processor.get_piece_size()
         return self.base.size if self.kind == "normalized" else len(self.names)
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[tuple[int, str]]:
+        """Token ids, each with the token that may be copied, or an empty text."""
         if self.kind == "normalized":
             return self.base.encode(unicodedata.normalize(self.form, text))
         if self.kind == "featured":
@@ -66,15 +67,16 @@ class Vocabulary:
             names = features.replace(";", " ").split()
             if not text.strip() or not names:
                 raise ValueError("expected `text TAB feature;feature;…`")
-            return [*(self.features.get(name, UNKNOWN) for name in names), *self.base.encode(text)]
+            found = [(self.features.get(name, UNKNOWN), "") for name in names]
+            return [*found, *self.base.encode(text)]
         if self.kind == "subwords":
-            return self.processor.encode(text)
+            return [(index, "") for index in self.processor.encode(text)]
         if self.kind == "inflection":
             return self._encode_inflection(text)
         tokens = text if self.kind == "characters" else text.split()
-        return [self.ids.get(token, UNKNOWN) for token in tokens]
+        return [(self.ids.get(token, UNKNOWN), token) for token in tokens]
 
-    def _encode_inflection(self, text: str) -> list[int]:
+    def _encode_inflection(self, text: str) -> list[tuple[int, str]]:
         """`lemma TAB tags TAB language`, or the same with spaces; the language if there is one."""
         parts = text.split("\t") if "\t" in text else text.split(" ")
         language = next(iter(self.languages))
@@ -89,17 +91,20 @@ class Vocabulary:
         if not tags:
             raise ValueError("expected a lemma and tags, such as `draw V;PST`")
         return [
-            self.languages[language],
-            *(self.tags.get(tag, UNKNOWN) for tag in tags),
-            *(self.characters.get(letter, UNKNOWN) for letter in " ".join(lemma)),
+            (self.languages[language], ""),
+            *((self.tags.get(tag, UNKNOWN), "") for tag in tags),
+            *((self.characters.get(letter, UNKNOWN), letter) for letter in " ".join(lemma)),
         ]
 
-    def decode(self, ids: list[int]) -> str:
+    def decode(self, ids: list[int], source: list[str]) -> str:
+        """The text of ids; those behind the vocabulary's are places in the source's tokens."""
         if self.kind == "normalized":
-            return self.base.decode(ids)
+            return self.base.decode(ids, source)
         if self.kind == "subwords":
             return self.processor.decode(list(ids))
-        return ("" if self.kind == "characters" else " ").join(self.names[index] for index in ids)
+        size = len(self.names)
+        names = (self.names[index] if index < size else source[index - size] for index in ids)
+        return ("" if self.kind == "characters" else " ").join(names)
 
 
 class Model:
@@ -110,10 +115,22 @@ class Model:
         vocabularies = json.loads((folder / "vocabulary.json").read_text("utf-8"))
         self.source, self.target = (Vocabulary(vocabularies[side]) for side in ("source", "target"))
         self.state, self.search = description["state"], description["search"]
+        self.copies, self.sizes = description["model"]["copy_source"], description["sizes"]
         self.encoder, self.stepper = (
             onnxruntime.InferenceSession(str(folder / name), providers=["CPUExecutionProvider"])
             for name in ("encoder.onnx", "step.onnx")
         )
+
+    def read(self, text: str) -> tuple[list[int], list[str]]:
+        """The ids and the tokens of an input. What the source vocabulary does not have, and may be
+        copied, has an id by which the model can tell it apart."""
+        pairs = self.source.encode(text)
+        ids, tokens = [index for index, _ in pairs], [token for _, token in pairs]
+        for place, (index, token) in enumerate(pairs):
+            if self.copies and index == UNKNOWN and token not in ("", UNKNOWN_TEXT):
+                new = self.sizes["target"] + tokens.index(token)
+                ids[place] = self.sizes["source"] + self.target.ids.get(token, new)
+        return ids, tokens
 
     def start(self, ids: list[int]) -> dict[str, Any]:
         """The state before the first token, for one input."""
@@ -128,7 +145,8 @@ class Model:
         return found
 
     def step(self, tokens: list[int], state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The probabilities (batch, V) of the next token, and the next state."""
+        """The probabilities (batch, V) of the next token, or (batch, V + S) if the model may copy
+        the S tokens of the source, and the next state."""
         known = {each.name for each in self.stepper.get_inputs()}
         inputs = {"tokens": np.array(tokens), **state}
         updated = [each["name"] for each in self.state if each["updated"]]
@@ -139,9 +157,15 @@ class Model:
 
 
 def beam_search(
-    model: Model, ids: list[int], beam: int, nbest: int, max_length: int, greedy: bool = False
+    model: Model,
+    ids: list[int],
+    source: list[str],
+    beam: int,
+    nbest: int,
+    max_length: int,
+    greedy: bool = False,
 ) -> list[tuple[str, float]]:
-    """The most probable outputs with their probabilities.
+    """The most probable outputs with their probabilities, for the ids and tokens of an input.
 
     Every sequence that can end has finished; the `beam` best others go on. If `greedy`, only the
     most probable token is taken, the end included.
@@ -160,7 +184,7 @@ def beam_search(
             for token in map(int, tokens):
                 total = log_p + math.log(probabilities[row, token])
                 if token == END:
-                    text = model.target.decode(y)
+                    text = model.target.decode(y, source)
                     finished[text] = float(np.logaddexp(finished.get(text, -math.inf), total))
                 else:
                     candidates.append((total, [*y, token], row))
@@ -173,7 +197,7 @@ def beam_search(
         live = [(total, y) for total, y, _ in candidates]
         state = {name: value[rows] for name, value in state.items()}
     if not finished:  # nothing has ended within the length
-        finished = {model.target.decode(y): log_p for log_p, y in live}
+        finished = {model.target.decode(y, source): log_p for log_p, y in live}
     best = sorted(finished.items(), key=lambda each: -each[1])[:nbest]
     return [(text, math.exp(log_p)) for text, log_p in best]
 
@@ -199,7 +223,7 @@ def main() -> None:
     is_wrong = False
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:
-            ids = model.source.encode(line.decode("utf-8").rstrip("\r\n"))
+            ids, source = model.read(line.decode("utf-8").rstrip("\r\n"))
             if not ids:
                 raise ValueError("the line is empty")
         except ValueError as error:
@@ -209,7 +233,7 @@ def main() -> None:
             continue
         width = 1 if arguments.greedy else beam
         # As many are kept as the beam is wide, which prunes less than --nbest alone.
-        found = beam_search(model, ids, width, width, max_length, arguments.greedy)
+        found = beam_search(model, ids, source, width, width, max_length, arguments.greedy)
         for text, probability in found[: arguments.nbest or 1]:
             write(f"{number}\t{text}\t{probability:.6g}" if arguments.nbest else text)
     sys.exit(1 if is_wrong else 0)

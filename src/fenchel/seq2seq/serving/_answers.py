@@ -10,9 +10,10 @@ import torch
 
 from ..config._schema import SearchConfig
 from ..data._features import Featured
-from ..decoding._constraints import Constraint, Restriction
+from ..decoding._constraints import Constraint
 from ..decoding._decode import decode
 from ..decoding._records import certificate_record, input_record, output_records
+from ..decoding._restriction import Restriction
 from ..decoding._sampling import sample
 from ..decoding._scoring import score
 from ..explanations._explain import explain
