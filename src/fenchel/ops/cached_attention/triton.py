@@ -48,6 +48,8 @@ class Plan(NamedTuple):
 def choose_plan(problem: Problem, block: int) -> Plan:
     """The plan for blocks of so many queries; wide ones need more registers."""
     plan = Plan()
+    if num_pages(problem.keys) <= 512:
+        plan = plan._replace(threshold_pages=16, threshold=(4, 2))
     if block > 16:
         plan = plan._replace(bounds=(8, 2), scores=(8, 3), values=(8, 2), list_pages=64)
     if problem.query.dtype.itemsize == 4:
