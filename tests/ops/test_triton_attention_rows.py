@@ -80,6 +80,35 @@ def test_scores_that_are_not_finite(alpha: float) -> None:
     assert output[:, :, :17].isfinite().all()
 
 
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_what_nothing_sees_may_be_anything(name: str) -> None:
+    problem = case(h=1, t=40, s=40)
+    problem.stops[:, :30], problem.starts[:, 30:] = 25, 40  # padding of queries and keys
+    clean = problem.run()
+    first = clean[0].clone()
+    first[:, :, 30:] = 0
+    grads = problem.run_backward(first, clean, 0)
+    getattr(problem, name)[:, :, 30 if name == "query" else 25 :] = torch.nan
+    spoilt = problem.run()
+    torch.testing.assert_close(spoilt[0][:, :, :30], clean[0][:, :, :30])
+    for found, expected in zip(problem.run_backward(first, spoilt, 0)[:3], grads, strict=False):
+        torch.testing.assert_close(found[:, :, :25], expected[:, :, :25])
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_values_that_are_not_finite(bad: float) -> None:
+    problem = causal(case(h=1, t=40, s=40, scale=0.1))
+    clean = problem.run()[0]
+    has_weight = problem.truth(problem.parameters())[1][..., 17] > 0
+    assert has_weight.any()
+    problem.value[:, :, 17, 3] = bad
+    output = problem.run()[0]
+    torch.testing.assert_close(output[:, :, :17], clean[:, :, :17])
+    assert not output[..., 3].cpu()[has_weight].isfinite().any()
+    others = torch.arange(16) != 3
+    torch.testing.assert_close(output[..., others], clean[..., others])
+
+
 @pytest.mark.parametrize("alpha", [1.5, 2.0, 1.33, 1.05, 2.5, 10.0])
 def test_ties(alpha: float) -> None:
     problem = case(t=4, s=60, alpha=alpha, scale=1.0)

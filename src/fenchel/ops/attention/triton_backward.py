@@ -19,6 +19,7 @@ from .triton_scores import (
     dot,
     edge_tile,
     end_of,
+    finite,
     is_chosen,
     kept_tile,
     key_ranges,
@@ -156,6 +157,8 @@ def gradient_tile(
     b_dz = b_w * (b_dp - guess[:, None])
     if EDGE or MASKED & FEATURES:
         b_dz = tl.where(b_t == -float("inf"), 0.0, b_dz)
+    if EDGE or HAS_MASK & FEATURES:
+        b_key = finite(b_key)
     b_sum, b_other, gap, mass = sums
     b_sum = dot((b_dz * b_steepness).to(b_key.dtype), b_key, b_sum)
     if not IS_NEAR:

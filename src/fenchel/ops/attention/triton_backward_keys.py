@@ -15,6 +15,7 @@ from .triton_scores import (
     dot,
     edge_tile,
     end_of,
+    finite,
     is_chosen,
     kept_tile,
     load_parameters,
@@ -75,6 +76,8 @@ def key_tile(
     b_ds = b_w * (b_dp * slope - mean * slope) * b_steepness
     if EDGE or MASKED & FEATURES:
         b_ds = tl.where(b_t == -float("inf"), 0.0, b_ds)
+    if EDGE or HAS_MASK & FEATURES:
+        b_query = finite(b_query)
     return dot(tl.trans(b_ds.to(b_query.dtype)), b_query, b_key_sum), b_value_sum
 
 

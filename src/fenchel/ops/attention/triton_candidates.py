@@ -51,16 +51,21 @@ def hidden_tile(
 
 @triton.jit
 def norm_kernel(
-    p_key, p_norm, groups, S, key_b, key_g, key_s,
-    D: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr,
+    p_key, p_value, p_norm, groups, S, key_b, key_g, key_s, value_b, value_g, value_s,
+    D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """The largest finite norm of each block of BN keys."""
+    """The largest finite norm of each block of BN keys; infinity if a value of theirs is not
+    finite."""
     block, z = tl.program_id(0), tl.program_id(1).to(tl.int64)
     p_key += z // groups * key_b + z % groups * key_g
+    p_value += z // groups * value_b + z % groups * value_g
     b_key = load_tile(p_key, block * BN, key_s, S, True, D, BN, BD).to(tl.float32)
     b_norm = tl.sqrt(tl.sum(b_key * b_key, 1))
     b_norm = tl.where(b_norm < float("inf"), b_norm, 0.0)
-    tl.store(p_norm + z * tl.num_programs(0) + block, tl.max(b_norm, 0))
+    b_value = load_tile(p_value, block * BN, value_s, S, True, E, BN, BE).to(tl.float32)
+    b_value = tl.where(tl.abs(b_value) < float("inf"), 0.0, float("inf"))
+    norm = larger(tl.max(b_norm, 0), tl.max(tl.max(b_value, 1), 0))
+    tl.store(p_norm + z * tl.num_programs(0) + block, norm)
 
 
 @triton.jit
@@ -74,9 +79,9 @@ def bound_kernel(
     NORMS: tl.constexpr, STEPS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The largest x of each query, a base that is at least the true one, and the z that a candidate
-    exceeds. A group is unfit if a query has no finite largest score, or from WIDE keys on so many
-    classes above its bound that it would have too many candidates; and in the second class if α is
-    not between NARROW and 2, or a factor ≤ 0."""
+    exceeds. A group is unfit if a query has no finite largest score, if a value of the head is not
+    finite, or from WIDE keys on so many classes are above its bound that it would have too many
+    candidates; and in the second class if α is not between NARROW and 2, or a factor ≤ 0."""
     blocks = tl.cdiv(T, BM)
     block = blocks - 1 - tl.program_id(0) % blocks  # the longest first, if causal
     h = (tl.program_id(0) // blocks % heads).to(tl.int64)
@@ -115,7 +120,6 @@ def bound_kernel(
     peak = row_max(b_most)  # z
     top = larger(peak * factor, b_sink)
     is_empty = top == -float("inf")
-    is_finite = tl.abs(top) < float("inf")
     is_plain = (factor > 0) & (b_alpha <= 2) & (b_alpha >= NARROW)
     b_x = tl.fma(b_most, tl.broadcast_to(factor[:, None], b_most.shape), -top[:, None])
     b_sink -= top
@@ -131,13 +135,13 @@ def bound_kernel(
     slack = 1e-5 + 1e-6 / (b_alpha - 1)  # for what the steps round
     base = tl.where(is_empty, 0.0, tl.minimum(base * (1 + slack) + 1e-6, 1.0))
     is_wide = tl.sum((b_x + base[:, None] > 0).to(tl.int32), 1) >= BN // 8 * 7
-    is_fit = (is_finite | is_empty) & is_plain & ~(is_wide & (S >= WIDE))
-
     # Two kernels may round a product differently.
     o_norm = tl.arange(0, NORMS)
     norm = tl.max(
         tl.load(p_norm + (b * groups + g) * norms + o_norm, mask=o_norm < norms, other=0.0), 0
     )
+    is_finite = tl.abs(top) + norm < float("inf")
+    is_fit = (is_finite | is_empty) & is_plain & ~(is_wide & (S >= WIDE))
     b_wide = b_query.to(tl.float32)
     margin = tl.sqrt(tl.sum(b_wide * b_wide, 1)) * norm * (D * 2.0**-22)
     if RESCALED & FEATURES:

@@ -33,6 +33,7 @@ from .triton_scores import (
     dot,
     edge_tile,
     end_of,
+    finite,
     is_chosen,
     kept_tile,
     key_ranges,
@@ -89,6 +90,16 @@ def add_weighted(b_sum, b_p, b_value, NARROW: tl.constexpr = False):
 
 
 @triton.jit
+def add_infinite(b_sum, b_p, b_value):
+    """b_sum, and NaN where a key with weight has a value that is not finite."""
+    b_bad = tl.where(tl.abs(b_value.to(tl.float32)) < float("inf"), 0.0, 1.0).to(b_value.dtype)
+    if tl.max(tl.max(b_bad.to(tl.float32), 1), 0) > 0:
+        b_count = dot(tl.where(b_p > 0, 1.0, 0.0).to(b_value.dtype), b_bad, tl.zeros_like(b_sum))
+        b_sum = tl.where(b_count > 0, float("nan"), b_sum)
+    return b_sum
+
+
+@triton.jit
 def weigh_tile(
     b_sum, b_mean, sums, b_query, tile, top, base, rest, alpha, keys, rows, values, noise, softcap,
     EDGE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr,
@@ -110,6 +121,9 @@ def weigh_tile(
         b_p, b_w = b_p * b_kept, b_w * b_kept
     # (BN, BE)
     b_value = load_tile(p_value, tile * BN, value_stride, S, EDGE, E, BN, BE)
+    if EDGE or HAS_MASK & FEATURES:
+        b_sum = add_infinite(b_sum, b_p, b_value)
+        b_value = finite(b_value)
     if KIND != ANY:
         if b_value.dtype == tl.float16:
             b_w *= HALF_SCALE

@@ -111,6 +111,12 @@ def load_tile(
 
 
 @triton.jit
+def finite(b_x):
+    """The tile with zeros for entries that are not finite, so that weights of zero hide them."""
+    return tl.where(tl.abs(b_x.to(tl.float32)) < float("inf"), b_x, 0.0).to(b_x.dtype)
+
+
+@triton.jit
 def load_row_tile(p_x, o_row, stride, D: tl.constexpr, BD: tl.constexpr):
     """The rows o_row, (R, BD), of a matrix (n, D)."""
     o_d = tl.arange(0, BD)[None, :]

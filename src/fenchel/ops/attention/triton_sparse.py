@@ -49,11 +49,11 @@ def _bound(
 ) -> None:
     blocks = triton.cdiv(problem.keys, 256)
     norms = limit.new_empty((problem.batch * problem.groups, blocks))
-    constants = problem.constants
+    widths = {name: problem.constants[name] for name in ("D", "E", "BD", "BE")}
     launches.add(
-        launcher(norm_kernel, D=constants["D"], BD=constants["BD"], BN=256, num_warps=4),
-        (blocks, problem.batch * problem.groups), problem.key, norms, problem.groups, problem.keys,
-        *problem.key.stride()[:3],
+        launcher(norm_kernel, **widths, BN=256, num_warps=4),
+        (blocks, problem.batch * problem.groups), problem.key, problem.value, norms,
+        problem.groups, problem.keys, *problem.key.stride()[:3], *problem.value.stride()[:3],
     )  # fmt: skip
     kind = problem.constants["KIND"]
     kind = FAST.value if kind == ANY.value else kind  # a bound has some slack

@@ -1,0 +1,103 @@
+"""Compiles the kernels of attention for a GPU that need not be there, and reads the machine code.
+
+    python tests/ops/compiled.py WIDTH VALUE_WIDTH DTYPE
+
+prints each instruction that reads a uniform register before any wrote it. The ptxas of CUDA 12.8
+does that to addresses of tiles, and then products take another tile's numbers.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia import compiler as nvidia
+
+from fenchel.ops._triton.launcher import Launches
+from fenchel.ops.attention import triton as attention
+
+TOOLS = Path(nvidia.__file__).parent / "bin"
+LENGTH = 300
+
+
+class Driver:
+    """What Triton asks of a GPU when it compiles."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def machine_code(cubin: bytes) -> list[str]:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(TOOLS / "nvdisasm"), "-c", file.name]
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [re.sub(r"/\*[0-9a-f]*\*/", "", line).strip() for line in found.stdout.splitlines()]
+
+
+def _written(line: str) -> set[int]:
+    """The uniform registers that an instruction writes."""
+    found = re.match(r"(?:@!?U?P\w+ )?((?:U|R2UR|S2UR)[A-Z0-9_.]*)\s+UR(\d+)", line)
+    if found is None:
+        return set()
+    is_pair = ".64" in found[1] or "WIDE" in found[1]
+    return set(range(int(found[2]), int(found[2]) + 1 + is_pair))
+
+
+def _read(line: str) -> set[int]:
+    registers = [int(x) for x in re.findall(r"\bUR(\d+)\b", line)]
+    return set(registers[1:] if _written(line) else registers)
+
+
+def reads_before_writes(code: list[str]) -> list[str]:
+    """The instructions, in their order, that read what none before them wrote; subroutines, which
+    stand behind the last EXIT, may have written anything of theirs."""
+    end = max(i for i, line in enumerate(code) if re.search(r"\bEXIT\b", line))
+    known = {x for line in code[end:] for first in _written(line) for x in (first, first + 1)}
+    found = []
+    for line in code[:end]:
+        if _read(line) - known:
+            found.append(line)
+        known |= _written(line)
+    return found
+
+
+def main(width: int, value_width: int, dtype: torch.dtype) -> None:
+    compiled: list[Any] = []
+
+    def run(launches: Any) -> None:
+        for launcher, grid, arguments in launches._all:
+            kernel = launcher._kernel
+            compiled.append(kernel.warmup(*arguments, grid=grid, **launcher._constants))
+        launches._all.clear()
+
+    triton.runtime.driver.set_active(Driver())
+    Launches.run = run
+    query, key = torch.zeros(2, 1, 2, LENGTH, width, dtype=dtype)
+    value = torch.zeros(1, 2, LENGTH, value_width, dtype=dtype)
+    places = torch.zeros(3, 1, LENGTH, dtype=torch.int32)
+    given = (query, key, value, *places, 1.5, 1.0, 0.1, None, None, None, None, 0.0, 0.0)
+    results = attention.attention(*given)
+    attention.attention_backward(torch.zeros_like(results[0]), *given, *results, 0)
+    assert len(compiled) == 3
+    for each in compiled:
+        for line in reads_before_writes(machine_code(each.asm["cubin"])):
+            print(f"{each.metadata.name}: {line}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), getattr(torch, sys.argv[3]))
