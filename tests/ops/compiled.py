@@ -96,7 +96,7 @@ def main(width: int, value_width: int, dtype: torch.dtype) -> None:
     assert len(compiled) == 3
     for each in compiled:
         for line in reads_before_writes(machine_code(each.asm["cubin"])):
-            print(f"{each.metadata.name}: {line}")
+            sys.stdout.write(f"{each.metadata.name}: {line}\n")
 
 
 if __name__ == "__main__":
