@@ -247,3 +247,18 @@ def test_autocast() -> None:
     assert output.dtype == torch.bfloat16
     grads = torch.autograd.grad(output.sum(), inputs)
     assert all(x.dtype == torch.float32 for x in grads)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 4 / 3])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("widths", [(40, 24), (24, 40), (20, 100), (32, 64), (8, 8)])
+def test_widths_that_differ(widths: tuple[int, int], dtype: torch.dtype, alpha: float) -> None:
+    shapes = ((H, 70, widths[0]), (G, 90, widths[0]), (G, 90, widths[1]))
+    given = [torch.randn(B, *x, device="cuda", dtype=dtype).requires_grad_() for x in shapes]
+    exact = [x.detach().cpu().double().requires_grad_() for x in given]
+    found, expected = (attention(*x, Entmax(alpha)) for x in (given, exact))
+    grad = torch.randn_like(found)
+    grads = torch.autograd.grad(found, given, grad)
+    wanted = torch.autograd.grad(expected, exact, grad.cpu().double())
+    for one, other in zip((found, *grads), (expected, *wanted), strict=True):
+        assert (one.cpu().double() - other).norm() < 0.01 * other.norm()
