@@ -169,7 +169,8 @@ class _Draw:
             row, token, probability = row[goes_on], token[goes_on], probability[goes_on]
             number = number[goes_on]
             # Of the samples that continue a prefix by the same token, the first one stands for all.
-            key = row * (int(token.max()) + 1) + token
+            tokens, place = token.unique(return_inverse=True)  # a copied token's id may be large
+            key = row * len(tokens) + place
             different, inverse = key.unique(return_inverse=True)
             first = torch.full_like(different, len(key)).scatter_reduce(
                 0, inverse, torch.arange(len(key), device=key.device), "amin"
