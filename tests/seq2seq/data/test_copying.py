@@ -10,6 +10,7 @@ from fenchel.seq2seq.data import _codes
 from fenchel.seq2seq.data._codes import CODES, Codes
 from fenchel.seq2seq.data._copying import FIRST_CODE, FIRST_OTHER, NOT_COPIED, copying
 from fenchel.seq2seq.data._corpus import encode
+from fenchel.seq2seq.data._normalized import Normalized
 from fenchel.seq2seq.data._vocabulary import EOS, UNK
 
 
@@ -123,5 +124,8 @@ def test_what_cannot_be_copied_is_refused() -> None:
     subwords = Subwords.build(["der Baum des Lebens"] * 5, 20)
     with pytest.raises(ValueError, match=r"is for characters or words; subwords spell .* set `dat"):
         copying(subwords, subwords)
+    normalized = Normalized(Characters("ab"), "NFC")
+    with pytest.raises(ValueError, match=r"cannot be combined with `data.unicode`"):
+        copying(normalized, normalized)
     with pytest.raises(ValueError, match="needs tokens that are the same on both sides; got a sou"):
         copying(Words(["ab"]), Characters("ab"))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ._codes import CODES
+from ._normalized import Normalized
 from ._subwords import Subwords
 from ._vocabulary import SPECIAL, UNK, UNKNOWN, TokenList, Vocabulary, content_ids
 
@@ -196,6 +197,11 @@ def copying(source: Vocabulary, target: Vocabulary) -> tuple[CopyingSource, Copy
     """
     if isinstance(source, CopyingSource) and isinstance(target, CopyingTarget):
         return source, target
+    if isinstance(target, Normalized):
+        raise ValueError(
+            "`model.copy_source` copies text as it is, and cannot be combined with `data.unicode`; "
+            "normalize the files instead."
+        )
     if isinstance(source, Subwords) or not isinstance(target, TokenList):
         raise ValueError(
             "`model.copy_source` is for characters or words; subwords spell unknown words as they "
