@@ -265,6 +265,17 @@ def test_words_of_one_call_are_all_remembered(monkeypatch: pytest.MonkeyPatch) -
         assert words <= {*line.split(), "b", "\ufffd"}
 
 
+def test_a_part_of_a_prefix_is_no_output() -> None:
+    for seed in range(5):
+        model, only = build(seed), Constraint(prefix="qcaq")
+        for length in (1, 3):
+            options = {"max_length": length, "constraints": only}
+            (result,) = decode(model, [SOURCE], **options)
+            assert not result.hypotheses
+            assert result.complete or not result.exact
+            assert sample(model, [SOURCE], samples=9, **options) == [[]]
+
+
 def test_ensembles_and_samples_obey() -> None:
     both = [build(1), build(1, "transformer")]
     only = Constraint(prefix="q", allowed="qb")

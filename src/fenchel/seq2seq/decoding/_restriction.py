@@ -93,6 +93,11 @@ class Restriction:
         is_open[list(self._forced)] = True
         self._is_open = is_open
 
+    @property
+    def has_prefix(self) -> Tensor:
+        """Whether each live sequence of the last `advance` has its whole prefix, (R,)."""
+        return ~self._is_open
+
     def mask(self, live: Sequences, begin: int, size: int) -> Tensor:
         """The columns (R, size) that may follow these live sequences; the first is row `begin`."""
         known = size if self._copied is None else size - self._copied.shape[1]

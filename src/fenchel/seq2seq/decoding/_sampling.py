@@ -160,6 +160,8 @@ class _Draw:
             history.append(BackPointers(live.parent, live.token, live.probability))
             is_over, goes_on = token == EOS, (token >= 0) & (token != EOS)
             if length == self._max_length:
+                if self._restriction is not None:  # a part of a prefix is no output
+                    goes_on = goes_on & self._restriction.has_prefix[row]
                 probability = probability.masked_fill(goes_on, math.nan)
                 is_over, goes_on = is_over | goes_on, goes_on & False
             over = self._extended(live, row[is_over], token[is_over], probability[is_over])
