@@ -22,6 +22,7 @@ from fenchel.seq2seq import (
     decode,
     sample,
 )
+from fenchel.seq2seq.data import _codes
 from fenchel.seq2seq.data._copying import CopyingTarget
 from fenchel.seq2seq.data._vocabulary import BOS, EOS, UNK
 from fenchel.seq2seq.decoding._hypotheses import Sequences
@@ -239,6 +240,42 @@ def test_a_prefix_that_the_source_does_not_have_is_impossible() -> None:
     assert (result.hypotheses, result.certificate) == ([], "complete")
 
 
+@pytest.mark.parametrize("constraint", [None, Constraint(forbidden="Name1873 Name7773")])
+def test_words_are_not_taken_for_each_other(constraint) -> None:
+    """The digests of both words of a line share their first 30 bits."""
+    lines = ["a Name1873 Name260232", "a Name7773 Name65082", "Name7773 a", "Name260232"]
+    copied = set[str]()
+    for seed in range(5):
+        model, options = build(seed, kind=Words), {"max_length": 3, "constraints": constraint}
+        found = [result.hypotheses for result in decode(model, lines, **options)]
+        drawn = sample(model, lines, samples=20, **options)
+        for line, each in zip(lines * 2, [*found, *drawn], strict=True):
+            words = {word for one in each for word in model.target.decode(one.tokens).split()}
+            assert words <= {*line.split(), "a", "b", "\ufffd"}
+            copied |= words
+    names = {"Name1873", "Name7773", "Name260232", "Name65082"}
+    assert copied & names == names - ({"Name1873", "Name7773"} if constraint else set())
+
+
+def test_words_of_one_call_are_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_codes, "MAX_WORDS", 2)
+    model, lines = build(kind=Words), [f"a new{number}" for number in range(9)]
+    for result, line in zip(decode(model, lines, max_length=3), lines, strict=True):
+        words = {word for text in texts_of(model, result) for word in text.split()}
+        assert words <= {*line.split(), "b", "\ufffd"}
+
+
+def test_a_part_of_a_prefix_is_no_output() -> None:
+    for seed in range(5):
+        model, only = build(seed), Constraint(prefix="qcaq")
+        for length in (1, 3):
+            options = {"max_length": length, "constraints": only}
+            (result,) = decode(model, [SOURCE], **options)
+            assert not result.hypotheses
+            assert result.complete or not result.exact
+            assert sample(model, [SOURCE], samples=9, **options) == [[]]
+
+
 def test_ensembles_and_samples_obey() -> None:
     both = [build(1), build(1, "transformer")]
     only = Constraint(prefix="q", allowed="qb")
@@ -260,6 +297,7 @@ def test_ensembles_and_samples_obey() -> None:
         ({"forbidden": ["</s>"]}, r"must not hold padding, begin or end \(0, 1, 2\)"),
         ({"allowed": [8]}, "`allowed` must hold token ids below 6, or those of copied tokens, got"),
         ({"prefix": [8]}, "`prefix` must hold token ids below 6, or those of copied tokens, got 8"),
+        ({"prefix": [2**40]}, f"`prefix` must hold token ids below 6, or .*, got {2**40}"),
     ],
 )
 def test_wrong_constraints(constraint, message) -> None:

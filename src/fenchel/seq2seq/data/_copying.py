@@ -1,7 +1,8 @@
 """The vocabularies of a model that copies: tokens that it does not know have ids, too.
 
-A copied token's id is that of the target vocabulary, or, if it is not in it, the vocabulary's size
-plus `FIRST_CODE` plus the token's code. An unknown token of a source has the size of the source
+A copied token's id is that of the target vocabulary. If it is not in it, the id is the vocabulary's
+size plus `FIRST_CODE` plus its place among the source vocabulary's other tokens, or else plus
+`FIRST_OTHER` plus the token's code. An unknown token of a source has the size of the source
 vocabulary plus the id with which it is copied. So the ids of an input say all that the model needs
 to know, and those of an output are its text.
 """
@@ -11,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ._codes import CODES
+from ._normalized import Normalized
 from ._subwords import Subwords
-from ._vocabulary import UNK, UNKNOWN, TokenList, Vocabulary, content_ids
+from ._vocabulary import SPECIAL, UNK, UNKNOWN, TokenList, Vocabulary, content_ids
 
 NOT_COPIED = -1
 """In place of the id with which a token of a source is copied: it is not."""
@@ -20,6 +23,8 @@ NOT_COPIED = -1
 FIRST_CODE = 1 << 24
 """Between the ids of a vocabulary and those of other tokens, so that a column of a model's
 probabilities, which may be one of the source's positions, is never taken for a token."""
+FIRST_OTHER = 2 * FIRST_CODE
+"""Before the codes of tokens that are in neither vocabulary."""
 
 
 class CopyingTarget(Vocabulary):
@@ -27,10 +32,13 @@ class CopyingTarget(Vocabulary):
 
     Args:
         known: the vocabulary; `size` is its size.
+        copied: the tokens of the source vocabulary, of which some are not in this one.
     """
 
-    def __init__(self, known: TokenList) -> None:
+    def __init__(self, known: TokenList, copied: Sequence[str] = ()) -> None:
         self.kind, self.known = known.kind, known  # type: ignore[misc]
+        self._others = [each for each in copied if known.encode(each) == [UNK]]
+        self._places = {token: place for place, token in enumerate(self._others)}
 
     @property
     def size(self) -> int:
@@ -47,7 +55,15 @@ class CopyingTarget(Vocabulary):
     def copy_id(self, token: str) -> int:
         """The id of any token."""
         (index,) = self.known.encode(token) or [UNK]
-        return index if index != UNK else self.size + FIRST_CODE + self.known.code(token)
+        if index != UNK:
+            return index
+        if token in self._places:
+            return self.size + FIRST_CODE + self._places[token]
+        return self.size + FIRST_OTHER + self.known.code(token)
+
+    def has_id(self, index: int) -> bool:
+        """Whether this is the id of a token of the vocabulary, or of another that is remembered."""
+        return 0 <= index < self.size or self._other(index) is not None
 
     def can_copy(self, token: str) -> bool:
         """Whether a text is one token, and not what stands for unknown ones."""
@@ -55,10 +71,11 @@ class CopyingTarget(Vocabulary):
 
     def encode(self, text: str) -> list[int]:
         found = zip(self.known.encode(text), self.known.copyable(text), strict=True)
-        return [
-            index if index != UNK or token is None else self.copy_id(token)
-            for index, token in found
-        ]
+        with CODES.in_use():
+            return [
+                index if index != UNK or token is None else self.copy_id(token)
+                for index, token in found
+            ]
 
     def normalize(self, text: str) -> str:
         return self.known.normalize(text)
@@ -77,13 +94,20 @@ class CopyingTarget(Vocabulary):
         return self.known.separator.join(UNKNOWN if index == UNK else name for index, name in names)
 
     def _copied(self, index: int) -> str:
-        code = int(index) - self.size - FIRST_CODE
-        if code < 0:
+        if index < self.size + FIRST_CODE:
             raise ValueError(
                 f"a token must be an id below {self.size}, or that of a copied token; got {index}, "
                 "a column of the probabilities, which `Ensemble.tokens` turns into a token."
             )
-        return self.known.of_code(code)
+        return self._other(index) or SPECIAL[UNK]
+
+    def _other(self, index: int) -> str | None:
+        """The token with an id that is not the vocabulary's, or None if there is none."""
+        place = int(index) - self.size - FIRST_CODE
+        if 0 <= place < len(self._others):
+            return self._others[place]
+        code = int(index) - self.size - FIRST_OTHER
+        return self.known.of_code(code) if code >= 0 else None
 
     def extended(self, other: Vocabulary, size: int) -> Vocabulary:
         return self.known.extended(other, size)
@@ -116,10 +140,11 @@ class CopyingSource(Vocabulary):
 
     def encode(self, text: str) -> list[int]:
         found = zip(self.known.encode(text), self.known.copyable(text), strict=True)
-        return [
-            index if index != UNK or token is None else self.size + self._target.copy_id(token)
-            for index, token in found
-        ]
+        with CODES.in_use():
+            return [
+                index if index != UNK or token is None else self.size + self._target.copy_id(token)
+                for index, token in found
+            ]
 
     def normalize(self, text: str) -> str:
         return self.known.normalize(text)
@@ -165,13 +190,18 @@ def copying(source: Vocabulary, target: Vocabulary) -> tuple[CopyingSource, Copy
 
     >>> from ._vocabulary import Characters
     >>> source, target = copying(Characters("ab"), Characters("ac"))
-    >>> source.encode("abcd") == [4, 5, 6 + 5, 6 + 6 + FIRST_CODE + ord("d")]
+    >>> source.encode("abcd") == [4, 5, 6 + 5, 6 + 6 + FIRST_OTHER + ord("d")]
     True
-    >>> target.decode([4, 6 + FIRST_CODE + ord("d"), 5])
+    >>> target.decode([4, 6 + FIRST_OTHER + ord("d"), 5])
     'adc'
     """
     if isinstance(source, CopyingSource) and isinstance(target, CopyingTarget):
         return source, target
+    if isinstance(target, Normalized):
+        raise ValueError(
+            "`model.copy_source` copies text as it is, and cannot be combined with `data.unicode`; "
+            "normalize the files instead."
+        )
     if isinstance(source, Subwords) or not isinstance(target, TokenList):
         raise ValueError(
             "`model.copy_source` is for characters or words; subwords spell unknown words as they "
@@ -183,5 +213,5 @@ def copying(source: Vocabulary, target: Vocabulary) -> tuple[CopyingSource, Copy
             f"`model.copy_source` needs tokens that are the same on both sides; got a source of "
             f"{source.kind} and a target of {target.kind}."
         )
-    whole = CopyingTarget(target)
+    whole = CopyingTarget(target, tokens)
     return CopyingSource(source, whole), whole

@@ -25,20 +25,23 @@ fewer batches mean that the pairs of a batch change more from epoch to epoch."""
 
 
 class RaggedIds:
-    """Rows of token ids of different lengths, stored in one array."""
+    """Rows of token ids of different lengths, in one array, of 64 bits if an id needs them."""
 
     def __init__(self) -> None:
         self._ids, self._ends = array("i"), array("q", [0])
 
     def append(self, row: list[int]) -> None:
         """Adds a row at the end."""
+        if self._ids.typecode == "i" and max(row, default=PAD) >= 1 << 31:
+            self._ids = array("q", self._ids)
         self._ids.extend(row)
         self._ends.append(len(self._ids))
 
     @cached_property
     def flat(self) -> np.ndarray:
         """All rows, one after the other, and a single padding id at the end."""
-        return np.append(np.frombuffer(self._ids, dtype=np.int32), np.int32(PAD))
+        ids = np.frombuffer(self._ids, dtype=self._ids.typecode)
+        return np.append(ids, ids.dtype.type(PAD))
 
     @cached_property
     def starts(self) -> np.ndarray:

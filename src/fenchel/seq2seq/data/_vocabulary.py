@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import abc
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any, ClassVar
 
 from .._files import digest
+from ._codes import CODES
 
 PAD, BOS, EOS, UNK = range(4)
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 """How a text shows a token that is not in the vocabulary."""
-MAX_CODED = 1 << 20
-"""How many words that are not in a vocabulary are remembered, so that they can be copied."""
 MAX_QUOTED = 80
 """How many characters of an input an error message quotes."""
 
@@ -244,11 +243,11 @@ class TokenList(Vocabulary):
 
     @abc.abstractmethod
     def code(self, token: str) -> int:
-        """A number below 2³⁰ for a token that is not in the vocabulary."""
+        """A number below 2⁶⁰ for a token that is not in the vocabulary."""
 
     @abc.abstractmethod
-    def of_code(self, code: int) -> str:
-        """The token with this code."""
+    def of_code(self, code: int) -> str | None:
+        """The token with this code, or None if there is none."""
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return [self._names[index] for index in ids]
@@ -290,8 +289,8 @@ class Characters(TokenList):
     def code(self, token: str) -> int:
         return ord(token)
 
-    def of_code(self, code: int) -> str:
-        return chr(code)
+    def of_code(self, code: int) -> str | None:
+        return chr(code) if code <= sys.maxunicode else None
 
 
 class Words(TokenList):
@@ -305,10 +304,6 @@ class Words(TokenList):
     kind = "words"
     separator = " "
 
-    def __init__(self, tokens: Sequence[str]) -> None:
-        super().__init__(tokens)
-        self._coded: dict[int, str] = {}
-
     def normalize(self, text: str) -> str:
         return self.separator.join(self.split(text))
 
@@ -317,16 +312,10 @@ class Words(TokenList):
         return text.split()
 
     def code(self, token: str) -> int:
-        """A part of the word's digest. The last `MAX_CODED` words are remembered by it."""
-        content = token.encode("utf-8", "surrogatepass")
-        code = int.from_bytes(blake2b(content, digest_size=4).digest(), "big") >> 2
-        if code not in self._coded and len(self._coded) >= MAX_CODED:
-            del self._coded[next(iter(self._coded))]
-        self._coded[code] = token
-        return code
+        return CODES.number(token)
 
-    def of_code(self, code: int) -> str:
-        return self._coded.get(code, SPECIAL[UNK])
+    def of_code(self, code: int) -> str | None:
+        return CODES.word(code)
 
 
 class Symbols(Words):

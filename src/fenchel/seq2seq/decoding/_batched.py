@@ -10,12 +10,14 @@ from torch import Tensor
 
 from .._checks import check_search_size, check_texts
 from ..data._batches import padded, split_batches
+from ..data._codes import CODES
 from ..models._model import Seq2Seq
 from ._constraints import Constraint, constraint_of_each
 
 Found = TypeVar("Found")
 
 
+@CODES.in_use()
 def in_batches(
     model: Seq2Seq,
     texts: Sequence[str],

@@ -96,7 +96,10 @@ def run(
         if is_last:
             pruned.add(live, length)
             limited[live.item] = True
-            finished.add_unfinished(_unfinished(finished, before, limited, length), history)
+            is_allowed = limited[before.item]
+            if restriction is not None:
+                is_allowed = is_allowed & restriction.has_prefix
+            finished.add_unfinished(_unfinished(finished, before, is_allowed, length), history)
         elif not len(live):
             break
         else:
@@ -233,11 +236,10 @@ def _min_score(
     return torch.where(is_undecided, last_wanted + math.log(NEGLIGIBLE), last_wanted)
 
 
-def _unfinished(finished: Finished, live: Sequences, limited: Tensor, length: int) -> Ends:
-    """The live hypotheses, at the length limit, of inputs without a finished one."""
-    has_none = limited.clone()
-    has_none[finished.ends.item] = False
-    is_kept = has_none[live.item] & (ranks(live.item, live.log_p) < finished.max_sequences)
+def _unfinished(finished: Finished, live: Sequences, is_allowed: Tensor, length: int) -> Ends:
+    """The allowed live hypotheses, at the length limit, of inputs without a finished one."""
+    is_over = torch.isin(live.item, finished.ends.item)
+    is_kept = is_allowed & ~is_over & (ranks(live.item, live.log_p) < finished.max_sequences)
     row = is_kept.nonzero().squeeze(1)
     kept = live[row]
     no_end = torch.full_like(kept.log_p, math.nan)

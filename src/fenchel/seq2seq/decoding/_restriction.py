@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from ..data._copying import FIRST_CODE, NOT_COPIED
+from ..data._copying import NOT_COPIED, CopyingTarget
 from ..data._vocabulary import EOS, Vocabulary
 from ..models._ensemble import Ensemble
 from ._constraints import Constraint, Prefix, token_ids
@@ -46,7 +46,7 @@ class Restriction:
         device: torch.device,
         copied: Tensor | None = None,
     ) -> None:
-        self._device = device
+        self._device, self._vocabulary = device, vocabulary
         rows: list[list[int]] = [[]] * len(constraints) if copied is None else copied.tolist()
         self._places = [
             {token: place for place, token in enumerate(row) if token != NOT_COPIED} for row in rows
@@ -93,6 +93,11 @@ class Restriction:
         is_open[list(self._forced)] = True
         self._is_open = is_open
 
+    @property
+    def has_prefix(self) -> Tensor:
+        """Whether each live sequence of the last `advance` has its whole prefix, (R,)."""
+        return ~self._is_open
+
     def mask(self, live: Sequences, begin: int, size: int) -> Tensor:
         """The columns (R, size) that may follow these live sequences; the first is row `begin`."""
         known = size if self._copied is None else size - self._copied.shape[1]
@@ -130,10 +135,10 @@ class Restriction:
 
     def _known(self, name: str, ids: Collection[int], size: int) -> list[int]:
         """The ids of a vocabulary of this size; raises a ValueError for what is no token's id."""
-        copies = self._copied is not None
+        whole = self._vocabulary if isinstance(self._vocabulary, CopyingTarget) else None
         beyond = [each for each in ids if not 0 <= each < size]
-        if wrong := [each for each in beyond if not copies or each < size + FIRST_CODE]:
-            others = ", or those of copied tokens" if copies else ""
+        if wrong := [each for each in beyond if whole is None or not whole.has_id(each)]:
+            others = ", or those of copied tokens" if whole else ""
             raise ValueError(
                 f"`{name}` must hold token ids below {size}{others}, got {min(wrong)}."
             )

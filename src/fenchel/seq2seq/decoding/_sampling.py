@@ -160,6 +160,8 @@ class _Draw:
             history.append(BackPointers(live.parent, live.token, live.probability))
             is_over, goes_on = token == EOS, (token >= 0) & (token != EOS)
             if length == self._max_length:
+                if self._restriction is not None:  # a part of a prefix is no output
+                    goes_on = goes_on & self._restriction.has_prefix[row]
                 probability = probability.masked_fill(goes_on, math.nan)
                 is_over, goes_on = is_over | goes_on, goes_on & False
             over = self._extended(live, row[is_over], token[is_over], probability[is_over])
@@ -169,7 +171,8 @@ class _Draw:
             row, token, probability = row[goes_on], token[goes_on], probability[goes_on]
             number = number[goes_on]
             # Of the samples that continue a prefix by the same token, the first one stands for all.
-            key = row * (int(token.max()) + 1) + token
+            tokens, place = token.unique(return_inverse=True)  # a copied token's id may be large
+            key = row * len(tokens) + place
             different, inverse = key.unique(return_inverse=True)
             first = torch.full_like(different, len(key)).scatter_reduce(
                 0, inverse, torch.arange(len(key), device=key.device), "amin"

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .._checks import check_not_empty, check_search_size, check_texts
 from ..data._batches import padded, split_batches
+from ..data._codes import CODES
 from ..data._readers import Pair
 from ..data._vocabulary import BOS, EOS
 from ..models._ensemble import Ensemble, check_decoders
@@ -79,6 +80,7 @@ def forced_steps(
         last = token
 
 
+@CODES.in_use()
 def score(
     models: Seq2Seq | Sequence[Seq2Seq],
     pairs: Sequence[Pair],

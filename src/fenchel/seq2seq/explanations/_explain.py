@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ... import _checks
 from .._checks import check_not_empty, check_text
+from ..data._codes import CODES
 from ..data._vocabulary import EOS, Vocabulary
 from ..decoding._hypotheses import Hypothesis, Result
 from ..decoding._scoring import forced_steps
@@ -126,6 +127,7 @@ class Explanation:
         return page(self)
 
 
+@CODES.in_use()
 def explain(
     models: Any,
     text: str,

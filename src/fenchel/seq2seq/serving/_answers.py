@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..config._schema import SearchConfig
+from ..data._codes import CODES
 from ..data._features import Featured
 from ..decoding._constraints import Constraint
 from ..decoding._decode import decode
@@ -117,6 +118,7 @@ class Answers:
                 f"got {longest}; ask for fewer.",
             )
 
+    @CODES.in_use()
     def _decode(
         self, request: Predict, items: list[tuple[str, Constraint]], check: Check
     ) -> list[dict[str, Any]]:
@@ -170,6 +172,7 @@ class Answers:
                 record |= certificate_record(result)
         return records
 
+    @CODES.in_use()
     def _score(self, pairs: list[tuple[str, str]], check: Check) -> list[dict[str, Any]]:
         model = self._model
         longest = max(len(model.source.encode(source)) for source, _ in pairs)
