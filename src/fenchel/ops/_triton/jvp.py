@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .launch import row_values, rows_of
 from .launcher import Launcher
-from .root import ENTMAX, NORM, fast_exp2, fast_log2
+from .root import ENTMAX, NORM, fast_exp2, fast_log2, rounded
 
 HELD = 8192
 """Rows of up to so many entries are held in registers."""
@@ -83,11 +83,37 @@ def _terms(b_y, b_v, p, CURVE: tl.constexpr, KIND: tl.constexpr):
 
 
 @triton.jit
+def _steep_shift(b_y, b_v, p):
+    """v at a smallest entry of the support where p > 2, else 0: as in entmax's reference."""
+    b_size = tl.where(b_y > 0, b_y, float("inf"))
+    least = tl.min(b_size, 1)
+    shift = tl.max(tl.where(b_size == least[:, None], b_v, -float("inf")), 1)
+    return tl.where((p > 2) & (least < float("inf")), shift, 0.0)
+
+
+@triton.jit
+def _long_shift(p_row, p_other, d, p, CAPPED: tl.constexpr, TYPE: tl.constexpr, M: tl.constexpr):
+    """The same of one long row, by a pass over it if p > 2."""
+    b_least = tl.zeros([1, M], TYPE)
+    b_near = b_least
+    if tl.max(p, 0) > 2:
+        for start in range(0, d, M):
+            o = start + tl.arange(0, M)[None, :]
+            # (1, M)
+            b_y = _free(tl.load(p_row + o, mask=o < d, other=0.0).to(TYPE), CAPPED)
+            m_less = (b_y > 0) & ((b_y < b_least) | (b_least == 0))
+            # (1, M)
+            b_v = tl.load(p_other + o, mask=m_less, other=0.0).to(TYPE)
+            b_least, b_near = tl.where(m_less, b_y, b_least), tl.where(m_less, b_v, b_near)
+    return _steep_shift(b_least, b_near, p)
+
+
+@triton.jit
 def held_jvp_kernel(
     p_y, p_v, p_out, p_parameter,
     parameter: tl.float64, n, d, y_stride, v_stride,
     KIND: tl.constexpr, CURVE: tl.constexpr, PER_ROW: tl.constexpr, TYPE: tl.constexpr,
-    CAPPED: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
+    CAPPED: tl.constexpr, STEEP: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     o_row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     o_column = tl.arange(0, D)[None, :]
@@ -100,12 +126,14 @@ def held_jvp_kernel(
     # (R, D)
     b_v = tl.load(p_v + o_row[:, None] * v_stride + o_column, mask=m_entry, other=0.0).to(TYPE)
     b_v = tl.where(b_y == 0, 0.0, b_v)
+    if STEEP:
+        b_v -= _steep_shift(b_y, b_v, p)[:, None]
     b_s, b_moment, b_along, b_power = _terms(b_y, b_v, p, CURVE, KIND)
     a, shift, b = _coefficients(
         tl.sum(b_s, 1), tl.sum(b_moment, 1), tl.sum(b_along, 1), tl.sum(b_power, 1), p, KIND
     )
     b_out = a[:, None] * b_s * (b_v - shift[:, None]) - b[:, None] * b_y
-    b_out = b_out.to(p_out.dtype.element_ty)
+    b_out = rounded(b_out, p_out.dtype.element_ty)
     tl.store(p_out + o_row[:, None] * d + o_column, b_out, mask=m_entry)
 
 
@@ -114,7 +142,7 @@ def long_jvp_kernel(
     p_y, p_v, p_out, p_parameter,
     parameter: tl.float64, n, d, y_stride, v_stride,
     KIND: tl.constexpr, CURVE: tl.constexpr, PER_ROW: tl.constexpr, TYPE: tl.constexpr,
-    CAPPED: tl.constexpr, M: tl.constexpr, UNROLL: tl.constexpr,
+    CAPPED: tl.constexpr, STEEP: tl.constexpr, M: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """One row per program; v is read on the support alone."""
     o_row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
@@ -122,6 +150,8 @@ def long_jvp_kernel(
     p = _parameters(p_parameter, parameter, o_row, o_row < n, PER_ROW, TYPE)
     p_row, p_other = p_y + o_row[:, None] * y_stride, p_v + o_row[:, None] * v_stride
     b_mass = tl.zeros([1, M], TYPE)
+    if STEEP:
+        near = _long_shift(p_row, p_other, d, p, CAPPED, TYPE, M)
     b_moment, b_along, b_power = b_mass, b_mass, b_mass
     for start in range(0, d, M * UNROLL):
         for k in tl.static_range(UNROLL):
@@ -130,6 +160,8 @@ def long_jvp_kernel(
             b_y = _free(tl.load(p_row + o, mask=o < d, other=0.0).to(TYPE), CAPPED)
             # (1, M)
             b_v = tl.load(p_other + o, mask=(o < d) & (b_y != 0), other=0.0).to(TYPE)
+            if STEEP:
+                b_v -= near[:, None]
             mass, moment, along, power = _terms(b_y, b_v, p, CURVE, KIND)
             b_mass, b_moment = b_mass + mass, b_moment + moment
             b_along, b_power = b_along + along, b_power + power
@@ -143,9 +175,11 @@ def long_jvp_kernel(
             b_y = _free(tl.load(p_row + o, mask=o < d, other=0.0).to(TYPE), CAPPED)
             # (1, M)
             b_v = tl.load(p_other + o, mask=(o < d) & (b_y != 0), other=0.0).to(TYPE)
+            if STEEP:
+                b_v -= near[:, None]
             b_s = _curvature(b_y, p, CURVE)
             b_out = a[:, None] * b_s * (b_v - shift[:, None]) - b[:, None] * b_y
-            b_out = b_out.to(p_out.dtype.element_ty)
+            b_out = rounded(b_out, p_out.dtype.element_ty)
             tl.store(p_out + o_row[:, None] * d + o, b_out, mask=o < d)
 
 
@@ -157,14 +191,15 @@ def _launch(
     differs from row to row."""
     curve = {2.0: 0, 1.5: 1, 1.0: 2}.get(parameter, -1)
     # y^(2−p) of a small y leaves the range of float32 when p is large.
-    steep = kind == NORM.value if parameter is None else parameter > 2
-    wide = tl.float64 if steep or double else tl.float32
+    large = kind == NORM.value if parameter is None else parameter > 2
+    wide = tl.float64 if large or double else tl.float32
     constants = {
         "KIND": kind,
         "CURVE": curve,
         "PER_ROW": parameter is None,
         "TYPE": wide,
         "CAPPED": capped,
+        "STEEP": kind == ENTMAX.value and (parameter is None or parameter > 2),
     }
     if tile is None and d <= HELD:
         width = triton.next_power_of_2(d)

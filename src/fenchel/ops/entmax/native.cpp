@@ -223,15 +223,20 @@ template <class T>
 FENCHEL_INLINE void jvp_rows(const T* ys, const T* vs, const double* alphas, int64_t alpha_step,
                              int64_t first, int64_t last, int64_t d, T* outs) {
   Candidates<T> support(d);
+  std::unique_ptr<double[]> wide;
   for (int64_t row = first; row < last; ++row) {
     const T *y = ys + row * d, *v = vs + row * d;
     T* out = outs + row * d;
     T power = static_cast<T>(2 - alphas[row * alpha_step]);
     if (power != 1) support.take(y, d, T(0), T(0));
-    if (power == 1 || 2 * support.count > d)
+    if (power < 0 && support.count) {
+      if (!wide) wide.reset(new double[padded<T>(d)]);
+      steep_jvp(support, v, alphas[row * alpha_step], wide.get(), out);
+    } else if (power == 1 || 2 * support.count > d) {
       dense_jvp(y, v, d, power, out);
-    else
+    } else {
       sparse_jvp(support, v, power, out);
+    }
   }
 }
 

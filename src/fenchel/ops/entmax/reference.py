@@ -147,9 +147,19 @@ def entmax_jvp(y: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
     else:
         support = y > 0
         s = torch.where(support, torch.where(support, y, 1.0) ** (2.0 - alpha), 0.0)
+    if isinstance(alpha, Tensor) or alpha > 2.0:
+        v = v - _steep_shift(y, v, alpha)
     mass = s.sum(-1, keepdim=True)
     mean = (s * v).sum(-1, keepdim=True) / torch.where(mass > 0, mass, 1.0)
     return s * (v - mean)
+
+
+def _steep_shift(y: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
+    """v at the smallest entry of the support where α > 2, else 0. There its s is the largest, and
+    may be nearly all of Σs, so that v would cancel with its mean."""
+    least = torch.where(y > 0, y, torch.inf).argmin(-1, keepdim=True)
+    shift = v.gather(-1, least)
+    return torch.where(alpha > 2.0, shift, 0.0) if isinstance(alpha, Tensor) else shift
 
 
 def entmax_state(scores: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:

@@ -83,4 +83,28 @@ FENCHEL_INLINE Pivot steep_root(Candidates<T>& candidates, double alpha, double*
   return pivot;
 }
 
+// out = (diag(s) − s sᵀ/Σs) v on the support, whose −y are the distances below zero, with s = y^(2−α). The
+// smallest entry y_k has the largest s, which may be nearly all of Σs: then v_k would cancel with the mean.
+// So v is taken relative to v_k, and s_k is divided out. `s` has room for the support.
+template <class T>
+FENCHEL_INLINE void steep_jvp(Candidates<T>& support, const T* v, double alpha, double* s, T* out) {
+  T *below = support.distance.get(), *w = support.scratch;
+  support.gather(v, w);
+  const auto k = std::max_element(below, below + support.count) - below;
+  const double inverse = std::pow(-static_cast<double>(below[k]), alpha - 2), shift = w[k];
+  below[k] = 0;
+  Vec<double> mass = {}, moment = {};
+  for (int64_t i = 0; i < support.count; i += kLanes<double>) {
+    Vec<double> weight = power<double>(-wide_load(below + i), 2 - alpha);
+    mass += weight;
+    moment += weight > 0 ? weight * (wide_load(w + i) - shift) : Vec<double>{};
+    store<double>(s + i, weight);
+  }
+  const double least = sum<double>(moment) / (1 + inverse * sum<double>(mass)), mean = inverse * least;
+  for (int64_t i = 0; i < support.count; i += kLanes<double>)
+    narrow_store(w + i, load<double>(s + i) * (wide_load(w + i) - shift - mean));
+  w[k] = static_cast<T>(-least);
+  support.scatter(w, out);
+}
+
 }  // namespace fenchel

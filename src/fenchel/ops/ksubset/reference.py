@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .._roots import bracketed_root
+from ..entmax.reference import entmax_jvp
 
 
 def _capped(below: Tensor, alpha: float) -> Tensor:
@@ -100,8 +101,4 @@ def _by_threshold(x: Tensor, target: Tensor, mask: Tensor, alpha: float) -> Tens
 
 def ksubset_jvp(y: Tensor, v: Tensor, alpha: float) -> Tensor:
     """(diag(s) − s sᵀ/Σs) v with s = y^(2−α) where 0 < y < 1, in differentiable operations."""
-    free = (y > 0) & (y < 1)
-    s = torch.where(free, torch.where(free, y, 1.0) ** (2.0 - alpha), 0.0)
-    mass = s.sum(-1, keepdim=True)
-    mean = (s * v).sum(-1, keepdim=True) / torch.where(mass > 0, mass, 1.0)
-    return s * (v - mean)
+    return entmax_jvp(torch.where(y < 1, y, 0.0), v, alpha)
