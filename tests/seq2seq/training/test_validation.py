@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
+import torch
+from small_models import build
 
 import inflected
 from fenchel._choices import Metric
 from fenchel.seq2seq import Characters
+from fenchel.seq2seq.data._batches import batch
 from fenchel.seq2seq.data._corpus import encode
+from fenchel.seq2seq.data._vocabulary import EOS, UNK
 from fenchel.seq2seq.training._validation import Validator
 
 LETTERS = Characters("abc")
@@ -40,3 +44,12 @@ def test_only_what_is_asked_for_is_decoded(tmp_path) -> None:
     assert validator(tmp_path, "BLEU").names == ("BLEU",)
     assert validator(tmp_path, "BLEU", measures=["WER", "BLEU"]).names == ("WER", "BLEU")
     assert validator(tmp_path, "loss", measures=["CER"]).names == ("CER",)
+
+
+def test_unknown_tokens_are_never_right() -> None:
+    pairs, model = batch([([4, 5], [5, UNK, 6])]), build()
+    scores = torch.zeros(1, 4, model.target.size, dtype=torch.float64)
+    for place, token in enumerate((5, UNK, 6, EOS)):
+        scores[0, place, token] = 9.0
+    _, is_right, _ = model.assess(scores, pairs)
+    assert is_right.tolist() == [[True, False, True, True]]

@@ -128,16 +128,17 @@ class Seq2Seq(nn.Module):
             batch: the pairs.
         Returns:
             The summed loss; whether each target token is the most probable, (B, T), of any value at
-            padding; the number of tokens of nonzero probability, (B, T).
+            padding and false for unknown tokens, which have no text; the number of tokens of
+            nonzero probability, (B, T).
         """
         target, p = batch.target[:, 1:], self.probabilities(scores)
         if self.pointer is None:
             loss = self.output.mapping.loss(scores, target, reduction="sum", ignore_index=PAD)
-            return loss, scores.argmax(-1) == target, (p > 0).sum(-1)
+            return loss, (scores.argmax(-1) == target) & (target != UNK), (p > 0).sum(-1)
         places = self.pointer.places(batch.source)
         p, column = self.pointer.merge(p, places), self.pointer.columns(places, target)
         loss = self.pointer.losses(scores, places, target, 0.0).sum()
-        return loss, p.argmax(-1) == column, (p > 0).sum(-1)
+        return loss, (p.argmax(-1) == column) & (column != UNK), (p > 0).sum(-1)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """The output mapping of scores (..., V), in at least float32, with exact zeros. Those of a

@@ -28,7 +28,8 @@ class Metrics:
 
     Args:
         loss: per target token.
-        token_accuracy: the share of target tokens that have the highest score.
+        token_accuracy: the share of target tokens that have the highest score. An unknown token,
+            which has no text, is never right.
         accuracy: the share of sources whose target greedy decoding finds: all of its tokens have
             the highest score. Several targets of a source count as `evaluation.references` says.
         attention_nonzeros: source positions with a nonzero weight, per target token and head.
