@@ -157,6 +157,8 @@ def entmax_jvp(y: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
 def _steep_shift(y: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
     """v at the smallest entry of the support where α > 2, else 0. There its s is the largest, and
     may be nearly all of Σs, so that v would cancel with its mean."""
+    if y.shape[-1] == 0:
+        return v.sum(-1, keepdim=True)
     least = torch.where(y > 0, y, torch.inf).argmin(-1, keepdim=True)
     shift = v.gather(-1, least)
     return torch.where(alpha > 2.0, shift, 0.0) if isinstance(alpha, Tensor) else shift
