@@ -59,23 +59,22 @@ def choose_plan(problem: Problem) -> Plan:
     """The plan by the bytes of the longest vector, and the length. Registers have a bound only
     where scores and powers are plain, so that these do not need more."""
     width = triton.next_power_of_2(problem.widest) * problem.query.dtype.itemsize
-    rows = Plan().rows
     if problem.query.dtype == torch.float32:
         return Plan(rows=(Bucket(Program(64, 4), 8), Bucket(Program(128, 8), 8, 16)))
     if width > 256:
         return Plan(keys=Program(64, 4, 2))
     is_plain = problem.constants["KIND"] > 0 and not problem.constants["FEATURES"]
+    plan, long_lists = Plan(), Plan().rows[1]
     if width > 128:
-        if is_plain:
-            rows = (Bucket(Program(128, 4, registers=168), 4), *rows[1:])
-        return Plan(rows=rows)
-    back, short = Program(32, 1, 3), Plan(back=Program(32, 1, 3), keys=Program(32, 1, 3))
+        rows = (Bucket(Program(128, 4, registers=168), 4), long_lists)
+        return plan._replace(rows=rows) if is_plain else plan
+    short = Program(32, 1, 3)
+    plan = plan._replace(back=short)
     if not is_plain:
-        return short if problem.queries <= 8192 else Plan(back=back)
+        return plan._replace(keys=short) if problem.queries <= 8192 else plan
     tiles = 3 if problem.keys <= 2048 else 4
-    return Plan(
+    return plan._replace(
         bound=Program(64, 4, 3, 168),
-        rows=(Bucket(Program(128, 4, registers=128), tiles), *rows[1:]),
-        back=back,
-        keys=short.keys if problem.queries <= 4096 else Program(64, 4, 2, 128),
+        rows=(Bucket(Program(128, 4, registers=128), tiles), long_lists),
+        keys=short if problem.queries <= 4096 else Program(64, 4, 2, 128),
     )
