@@ -10,10 +10,12 @@ from attention_case import (
     HALF,
     case,
     causal,
+    dropout,
     per_head,
     rows,
     sinks,
     slopes,
+    softcap,
     way,  # noqa: F401
 )
 
@@ -34,6 +36,32 @@ def test_alpha_above_two(alpha: float) -> None:
         problem.check(5e-5, 1e-3)
     else:  # 1/p^(α−2) would magnify what scores round
         problem.check_forward(5e-5)
+
+
+def test_features_above_two() -> None:
+    problem = causal(case(t=12, s=33, alpha=3.0))
+    for feature in (softcap, slopes, sinks, dropout):
+        feature(problem)
+    problem.check(2e-5, 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+@pytest.mark.parametrize("least", ["key", "edge", "sink"])
+def test_gradients_beside_a_tiny_weight(least: str, dtype: torch.dtype) -> None:
+    """At α = 4 two scores 1365/4096 apart have the weights 1 − 8e-5 and 8e-5, and w is 1.5e8."""
+    problem = case(t=5, s=36, dtype=dtype, alpha=4.0, scale=1.0)
+    problem.query.zero_()
+    problem.query[..., :2] = 1
+    problem.key[..., :2] = -1
+    problem.key[..., 3, :2] = 0
+    if least == "sink":
+        problem.sinks = torch.full(problem.query.shape[:-1], -1365 / 4096)
+    else:
+        place = 35 if least == "edge" else 20
+        problem.key[..., place, :2] = torch.tensor([-1344.0, -21.0]) / 4096
+    p = problem.truth(problem.parameters())[1].detach()
+    assert 5e-5 < float(p[p > 0].amin()) < 2e-4
+    problem.check(1e-5, 8 * HALF.get(dtype, 2**-20))
 
 
 @pytest.mark.parametrize("alpha", [1.5, 2.0, 1.33])

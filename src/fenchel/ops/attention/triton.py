@@ -5,7 +5,13 @@ from torch import Tensor
 
 from .._triton.launcher import Launches
 from .sizes import cap_of, kept_parts, kept_size
-from .triton_dense import Tiles, dense_backward_keys, dense_backward_queries, dense_forward
+from .triton_dense import (
+    Tiles,
+    dense_backward_keys,
+    dense_backward_queries,
+    dense_forward,
+    new_means,
+)
 from .triton_plan import Plan, choose_plan
 from .triton_problem import Problem, contiguous
 from .triton_sparse import sparse_backward, sparse_forward
@@ -87,7 +93,7 @@ def attention_backward(
         )
         return query_grad, key_grad, value_grad, rows
     launches, tiles = Launches(), way if isinstance(way, Tiles) else None
-    mean = query.new_empty(shape, dtype=torch.float32)
+    mean = new_means(problem)
     if shape.numel():
         dense_backward_queries(
             launches, problem, grad, output, state, mean, query_grad, rows, needs, tiles=tiles

@@ -3,6 +3,10 @@
 With w = p^(2−α) on the support, the gradient of a score is w (dp − Σ w dp / Σ w)/γ. One pass over
 the tiles does: the mean comes from the values' mean under w, where that is kept. Else the pass sums
 with a guess of the mean, and with w alone for what the guess lacks.
+
+Above α = 2 the smallest weight has the largest w, which would magnify what the mean rounds. So the
+guess is dp of that very key, found by a pass of its own: then its difference is zero exactly, and
+what the guess lacks is small.
 """
 
 import triton
@@ -30,7 +34,7 @@ from .triton_scores import (
     locate,
     store_tile,
 )
-from .triton_threshold import ANY, powers, rise_from, weights_tile
+from .triton_threshold import ANY, power_of, powers, rise_from, weights_tile
 
 ALPHA = tl.constexpr(1)
 """Bits of NEEDS: of which parameters of the rows the gradients are wanted."""
@@ -81,8 +85,9 @@ def solved_tile(
     IS_HALF: tl.constexpr, EDGE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr,
 ):  # fmt: skip
     """Of each pair x − top, the slope of its score, p and w, from the products. Half precision does
-    not show what a threshold rounds, so there one instruction goes from the product to u."""
-    top, base, rest, alpha = solution
+    not show what a threshold rounds, so there one instruction goes from the product to u. The
+    weight of a row's smallest key is `rest`, however its score is rounded here."""
+    top, base, rest, alpha, o_least, _ = solution
     if IS_HALF and KIND != ANY and not EDGE and not CHANGED & FEATURES:
         b_u = rise_from(b_dot, rows[0], base - top)
         b_p, b_w = powers(b_u, alpha, KIND)
@@ -92,6 +97,10 @@ def solved_tile(
             b_dot, top, rows, o_key, mask_stride, m_pair, softcap, EDGE, FEATURES
         )
         b_p, b_w = weights_tile(b_t, base, rest, alpha, KIND)
+        if KIND == ANY:
+            m_least = o_key == o_least
+            b_p = tl.where(m_least, rest, b_p)
+            b_w = tl.where(m_least, power_of(rest, 2 - alpha), b_w)
         return b_t, b_steepness, b_p, b_w
 
 
@@ -118,7 +127,61 @@ def query_tile(
     if DROPOUT & FEATURES:
         seed, o_pair, dropout = noise
         b_dp *= kept_tile(seed, o_pair + o_key, dropout)
+    if KIND == ANY:
+        b_dp = tl.where(o_key == solution[4], solution[5], b_dp)
     return b_t, b_p, b_w, b_dp, b_dot, b_steepness, b_key
+
+
+@triton.jit
+def least_tile(
+    found, b_query, b_grad, tile, keys, values, rows, solution, noise, softcap,
+    EDGE: tl.constexpr, KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr,
+    E: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """Of each row the key whose score is nearest to the smallest in the support, with one more
+    tile: how near, which key, its dp, and the slope of its score."""
+    distance, o_least, shift, slope = found
+    b_t, _, _, b_dp, _, b_steepness, _ = query_tile(
+        b_query, b_grad, tile, keys, values, rows, solution, noise, softcap,
+        EDGE, KIND, FEATURES, D, E, BN, BD, BE,
+    )  # fmt: skip
+    o_key = tile * BN + tl.arange(0, BN)[None, :]
+    b_distance = tl.abs(b_t + solution[1])
+    nearest = tl.min(b_distance, 1)
+    is_nearer = (nearest < distance) & (solution[3] > 2).reshape(nearest.shape)
+    o_nearest = tl.min(tl.where(b_distance == nearest[:, None], o_key, 2147483647), 1)
+    m_nearest = o_key == o_nearest[:, None]
+    return (
+        tl.where(is_nearer, nearest, distance),
+        tl.where(is_nearer, o_nearest, o_least),
+        tl.where(is_nearer, tl.sum(tl.where(m_nearest, b_dp, 0.0), 1), shift),
+        tl.where(is_nearer, tl.sum(tl.where(m_nearest, b_steepness, 0.0), 1), slope),
+    )
+
+
+@triton.jit
+def find_least(
+    b_query, b_grad, ranges, keys, values, rows, solution, sink_distance, noise, softcap,
+    KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BN: tl.constexpr,
+    BD: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """Above α = 2, of each row the key of the smallest weight, its dp and the slope of its score;
+    −1 and zeros if it is the sink, or α is not above 2."""
+    inner, inner_end, begin, before, edges = ranges
+    zero = tl.zeros_like(sink_distance)
+    found = (sink_distance, tl.full(zero.shape, -1, tl.int32), zero, zero)
+    if tl.max(solution[3]) > 2:
+        for i in range(inner, inner_end):
+            found = least_tile(
+                found, b_query, b_grad, i, keys, values, rows, solution, noise, softcap,
+                False, KIND, FEATURES, D, E, BN, BD, BE,
+            )  # fmt: skip
+        for i in range(edges):
+            found = least_tile(
+                found, b_query, b_grad, edge_tile(i, begin, before, inner_end), keys, values, rows,
+                solution, noise, softcap, True, KIND, FEATURES, D, E, BN, BD, BE,
+            )  # fmt: skip
+    return found[1], found[2], found[3]
 
 
 @triton.jit
@@ -162,7 +225,11 @@ def gradient_tile(
     b_sum, b_other, gap, mass = sums
     b_sum = dot((b_dz * b_steepness).to(b_key.dtype), b_key, b_sum)
     if not IS_NEAR:
-        b_other = dot((b_w * b_steepness).to(b_key.dtype), b_key, b_other)
+        b_rest = b_w * b_steepness
+        if KIND == ANY:  # `query_block` adds the smallest key, whose w may overflow float16
+            o_key = tile * BN + tl.arange(0, BN)[None, :]
+            b_rest = tl.where(o_key == solution[4], 0.0, b_rest)
+        b_other = dot(b_rest.to(b_key.dtype), b_key, b_other)
     if PAIRED & NEEDS or not IS_NEAR:
         gap, mass = gap + tl.sum(b_dz, 1), mass + tl.sum(b_w, 1)
     sums = (b_sum, b_other, gap, mass)
@@ -176,7 +243,7 @@ def gradient_tile(
         b_x = tl.abs(rows[3] - o_key).to(tl.float32)
         by_slope = add_pair(by_slope, b_dz, b_w, b_x)
     if ALPHA & NEEDS:
-        by_alpha = add_all(by_alpha, alpha_sums(b_p, b_dp, solution[3] - 1))
+        by_alpha = add_all(by_alpha, alpha_sums(b_p, b_dp - guess[:, None], solution[3] - 1))
     return sums, by_gamma, by_scale, by_slope, by_alpha
 
 
@@ -197,9 +264,8 @@ def query_block(
     o_row = (b * heads + h) * T + o_t
     p_starts += b * starts_b
     p_stops += b * stops_b
-    inner, inner_end, begin, before, edges = key_ranges(
-        p_starts, p_stops, block * BM, tl.minimum(block * BM + BM, T) - 1, BN
-    )
+    ranges = key_ranges(p_starts, p_stops, block * BM, tl.minimum(block * BM + BM, T) - 1, BN)
+    inner, inner_end, begin, before, edges = ranges
     # (BM,) each
     parameters = load_parameters(p_rows, o_row, n, alpha, gamma, scale, FEATURES)
     b_alpha, b_gamma, b_scale, _, b_sink = parameters
@@ -212,7 +278,7 @@ def query_block(
     top = tl.load(p_state + o_row)
     base = tl.load(p_state + n + o_row)
     rest = tl.load(p_state + 2 * n + o_row)
-    solution = (top[:, None], base[:, None], rest[:, None], b_alpha[:, None])
+    solution = (top[:, None], base[:, None], rest[:, None], b_alpha[:, None], -1, 0.0)
     keys = (p_key + b * key_b + g * key_g, key_s, mask_s, S)
     values = (p_value + b * value_b + g * value_g, value_s)
     noise = (0, 0, 0.0)
@@ -236,6 +302,20 @@ def query_block(
         b_output += load_row_tile(p_value_mean, o_row, E, E, BE).to(tl.float32)
     guess = tl.sum(b_grad.to(tl.float32) * b_output, 1)
     guess = tl.where(tl.abs(guess) < float("inf"), guess, 0.0)
+    o_least, least_slope = tl.full([BM], -1, tl.int32), zero
+    if KIND == ANY:
+        sink_distance = tl.full([BM], float("inf"), tl.float32)
+        if SINKS & FEATURES:
+            sink_distance = tl.abs(tl.sum(b_sink, 1) - top + base)
+        o_least, shift, least_slope = find_least(
+            b_query, b_grad, ranges, keys, values, rows, solution, sink_distance, noise, softcap,
+            KIND, FEATURES, D, E, BN, BD, BE,
+        )  # fmt: skip
+        guess = tl.where(b_alpha > 2, shift, guess)
+        solution = (
+            top[:, None], base[:, None], rest[:, None], b_alpha[:, None], o_least[:, None],
+            shift[:, None],
+        )  # fmt: skip
 
     b_zero = tl.zeros([BM, BD], tl.float32)
     weight = tl.sum(b_w, 1)
@@ -259,14 +339,24 @@ def query_block(
     if PAIRED & NEEDS or not IS_NEAR:
         lack += gap / tl.where(mass > 0, mass, 1.0)
     mean = guess + (0 * top if IS_NEAR else lack)  # the same whatever gradients are wanted
+    if KIND == ANY:
+        slope = lack * power_of(rest, 2 - b_alpha) * least_slope
+        b_least = load_row_tile(keys[0], tl.maximum(o_least, 0), key_s, D, BD).to(tl.float32)
+        b_sum -= tl.where(o_least >= 0, slope, 0.0)[:, None] * finite(b_least)
     b_sum -= lack[:, None] * b_other  # which is zero if the guess is near
     m_row = block * BM + tl.arange(0, BM) < T
     store_tile(p_query_grad, b_sum * (b_scale / b_gamma)[:, None], o_row, m_row, D, BD)
-    tl.store(p_mean + o_row, mean, mask=m_row)
+    if KIND == ANY:  # the guess, what it lacks, and the key that it is of, apart
+        tl.store(p_mean + o_row, guess + 0 * top, mask=m_row)
+        tl.store(p_mean + n + o_row, lack, mask=m_row)
+        tl.store(p_mean + 2 * n + o_row, o_least.to(tl.float32, bitcast=True), mask=m_row)
+    else:
+        tl.store(p_mean + o_row, mean, mask=m_row)
     if NEEDS:
         p_rows_grad += o_row
         if ALPHA & NEEDS:
-            by_alpha = add_all(by_alpha, alpha_sums(b_p, b_p * 0, b_alpha[:, None] - 1))
+            by_sink = alpha_sums(b_p, b_p * 0 - guess[:, None], b_alpha[:, None] - 1)
+            by_alpha = add_all(by_alpha, by_sink)
             tl.store(p_rows_grad, alpha_gradient(by_alpha, b_alpha - 1) + 0 * top, mask=m_row)
         if GAMMA & NEEDS:
             b_x = tl.where(b_w > 0, b_sink, 0.0)

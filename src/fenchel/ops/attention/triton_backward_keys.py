@@ -25,6 +25,7 @@ from .triton_scores import (
     query_ranges,
     store_tile,
 )
+from .triton_threshold import ANY
 
 
 @triton.jit
@@ -51,13 +52,19 @@ def key_tile(
     rows = load_queries(
         parameters, p_starts, p_stops, p_diagonal, p_mask, o_t, m_t, mask_t, 1, FEATURES
     )
+    mean = tl.load(p_mean + o_row)[:, None]
+    lack, o_least = 0.0, -1
+    if KIND == ANY:
+        lack = tl.load(p_mean + n + o_row)[:, None]
+        o_least = tl.load(p_mean + 2 * n + o_row).to(tl.int32, bitcast=True)[:, None]
     solution = (
         tl.load(p_state + o_row)[:, None],
         tl.load(p_state + n + o_row)[:, None],
         tl.load(p_state + 2 * n + o_row)[:, None],
         parameters[0][:, None],
+        o_least,
+        mean,
     )
-    mean = tl.load(p_mean + o_row)[:, None]
     slope = (parameters[2] / parameters[1])[:, None]
     b_zero = tl.zeros([BM, b_key.shape[0]], tl.float32)
     b_dot = dot(b_query, tl.trans(b_key), b_zero)
@@ -73,7 +80,11 @@ def key_tile(
         b_p *= b_kept
         b_dp *= b_kept
     b_value_sum = dot(tl.trans(b_p.to(b_grad.dtype)), b_grad, b_value_sum)
-    b_ds = b_w * (b_dp * slope - mean * slope) * b_steepness
+    if KIND == ANY:
+        b_dp = tl.where(o_key == o_least, mean, b_dp)
+        b_ds = b_w * (b_dp - mean - lack) * slope * b_steepness
+    else:
+        b_ds = b_w * (b_dp * slope - mean * slope) * b_steepness
     if EDGE or MASKED & FEATURES:
         b_ds = tl.where(b_t == -float("inf"), 0.0, b_ds)
     if EDGE or HAS_MASK & FEATURES:

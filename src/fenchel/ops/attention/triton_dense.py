@@ -147,6 +147,17 @@ def dense_forward(
         )  # fmt: skip
 
 
+def new_means(problem: Problem) -> Tensor:
+    """Room for Σ w dp / Σ w of each query. Of any α it is the sum of two numbers, and a third says
+    of which key the first is dp, see `triton_backward`; lists leave zeros in the second."""
+    shape = problem.query.shape[:-1]
+    if problem.constants["KIND"] != ANY.value:
+        return problem.query.new_empty(shape, dtype=torch.float32)
+    means = problem.query.new_zeros((3, *shape), dtype=torch.float32)
+    means[2].view(torch.int32).fill_(-1)
+    return means
+
+
 def dense_backward_queries(
     launches: Launches, problem: Problem, grad: Tensor, output: Tensor, state: Tensor,
     mean: Tensor, query_grad: Tensor, rows: Tensor, needs: int, lists: Kept | None = None,

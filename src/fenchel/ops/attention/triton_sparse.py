@@ -17,6 +17,7 @@ from .triton_dense import (
     dense_backward_queries,
     dense_forward,
     near_rows,
+    new_means,
     tolerance,
 )
 from .triton_keys import keys_backward_kernel
@@ -128,7 +129,7 @@ def sparse_backward(
 ) -> None:  # fmt: skip
     """Writes all gradients."""
     launches, state, kind = Launches(), lists.rows, problem.half_kind
-    mean = grad.new_empty(problem.query.shape[:-1], dtype=torch.float32)
+    mean = new_means(problem)
     dense_backward_queries(
         launches, problem, grad, output, state, mean, query_grad, rows, needs, lists
     )
