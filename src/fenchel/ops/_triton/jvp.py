@@ -34,7 +34,22 @@ def _free(b_y, CAPPED: tl.constexpr):
 
 
 @triton.jit
-def _curvature(b_y, p, CURVE: tl.constexpr):
+def _steep_power(b_y, b_power):
+    """y^power of positive float32 numbers. A power of two is taken out of y, so that no product of
+    a large logarithm is rounded: it would lose as many digits as it has before the point."""
+    m_tiny = b_y < 2.0**-100
+    b_bits = tl.where(m_tiny, b_y * 2.0**64, b_y).to(tl.int32, bitcast=True)
+    b_exponent = ((b_bits >> 23) - 127 - tl.where(m_tiny, 64, 0)).to(tl.float32)
+    b_fraction = ((b_bits & 0x7FFFFF) | 0x3F800000).to(tl.float32, bitcast=True)
+    b_whole = b_power * b_exponent
+    b_lost = tl.fma(b_power, b_exponent, -b_whole)
+    b_log = b_power * fast_log2(b_fraction)
+    b_near = tl.floor(b_whole + b_log + 0.5)
+    return fast_exp2((b_whole - b_near) + (b_lost + b_log)) * fast_exp2(b_near)
+
+
+@triton.jit
+def _curvature(b_y, p, CURVE: tl.constexpr, STEEP: tl.constexpr):
     """s = y^(2−p) where y > 0, else 0; CURVE is 2(2 − p) if that is 0, 1 or 2, or −1."""
     if CURVE == 2:
         b_s = b_y
@@ -44,7 +59,9 @@ def _curvature(b_y, p, CURVE: tl.constexpr):
         b_s = tl.where(b_y > 0, 1.0, b_y).to(b_y.dtype)
     else:
         b_inside = tl.where(b_y > 0, b_y, 1.0)
-        if b_y.dtype == tl.float32:
+        if b_y.dtype == tl.float32 and STEEP:
+            b_s = _steep_power(b_inside, tl.broadcast_to((2 - p)[:, None], b_inside.shape))
+        elif b_y.dtype == tl.float32:
             b_s = fast_exp2((2 - p)[:, None] * fast_log2(b_inside))
         else:
             b_s = tl.exp((2 - p)[:, None] * tl.log(b_inside))
@@ -74,8 +91,8 @@ def _coefficients(mass, moment, along, power, p, KIND: tl.constexpr):
 
 
 @triton.jit
-def _terms(b_y, b_v, p, CURVE: tl.constexpr, KIND: tl.constexpr):
-    b_s = _curvature(b_y, p, CURVE)
+def _terms(b_y, b_v, p, CURVE: tl.constexpr, STEEP: tl.constexpr, KIND: tl.constexpr):
+    b_s = _curvature(b_y, p, CURVE, STEEP)
     if KIND == ENTMAX:
         return b_s, b_s * b_v, b_s, b_s
     else:
@@ -128,7 +145,7 @@ def held_jvp_kernel(
     b_v = tl.where(b_y == 0, 0.0, b_v)
     if STEEP:
         b_v -= _steep_shift(b_y, b_v, p)[:, None]
-    b_s, b_moment, b_along, b_power = _terms(b_y, b_v, p, CURVE, KIND)
+    b_s, b_moment, b_along, b_power = _terms(b_y, b_v, p, CURVE, STEEP, KIND)
     a, shift, b = _coefficients(
         tl.sum(b_s, 1), tl.sum(b_moment, 1), tl.sum(b_along, 1), tl.sum(b_power, 1), p, KIND
     )
@@ -162,7 +179,7 @@ def long_jvp_kernel(
             b_v = tl.load(p_other + o, mask=(o < d) & (b_y != 0), other=0.0).to(TYPE)
             if STEEP:
                 b_v -= near[:, None]
-            mass, moment, along, power = _terms(b_y, b_v, p, CURVE, KIND)
+            mass, moment, along, power = _terms(b_y, b_v, p, CURVE, STEEP, KIND)
             b_mass, b_moment = b_mass + mass, b_moment + moment
             b_along, b_power = b_along + along, b_power + power
     a, shift, b = _coefficients(
@@ -177,7 +194,7 @@ def long_jvp_kernel(
             b_v = tl.load(p_other + o, mask=(o < d) & (b_y != 0), other=0.0).to(TYPE)
             if STEEP:
                 b_v -= near[:, None]
-            b_s = _curvature(b_y, p, CURVE)
+            b_s = _curvature(b_y, p, CURVE, STEEP)
             b_out = a[:, None] * b_s * (b_v - shift[:, None]) - b[:, None] * b_y
             b_out = rounded(b_out, p_out.dtype.element_ty)
             tl.store(p_out + o_row[:, None] * d + o, b_out, mask=o < d)

@@ -161,26 +161,29 @@ def least_tile(
 
 @triton.jit
 def find_least(
-    b_query, b_grad, ranges, keys, values, rows, solution, sink_distance, noise, softcap,
+    start, b_query, b_grad, ranges, keys, values, rows, solution, noise, softcap,
     KIND: tl.constexpr, FEATURES: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BN: tl.constexpr,
     BD: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """Above α = 2, of each row the key of the smallest weight, its dp and the slope of its score;
-    −1 and zeros if it is the sink, or α is not above 2."""
+    """Above α = 2, of each row the key of the smallest weight, its dp and the slope of its score.
+
+    `start` has a distance and a dp, which stay if no key is nearer: a row of one weight may have a
+    threshold that is not the score of a key. The key is −1 then, and where α is not above 2.
+    """
     inner, inner_end, begin, before, edges = ranges
-    zero = tl.zeros_like(sink_distance)
-    found = (sink_distance, tl.full(zero.shape, -1, tl.int32), zero, zero)
-    if tl.max(solution[3]) > 2:
-        for i in range(inner, inner_end):
-            found = least_tile(
-                found, b_query, b_grad, i, keys, values, rows, solution, noise, softcap,
-                False, KIND, FEATURES, D, E, BN, BD, BE,
-            )  # fmt: skip
-        for i in range(edges):
-            found = least_tile(
-                found, b_query, b_grad, edge_tile(i, begin, before, inner_end), keys, values, rows,
-                solution, noise, softcap, True, KIND, FEATURES, D, E, BN, BD, BE,
-            )  # fmt: skip
+    distance, shift = start
+    found = (distance, tl.full(distance.shape, -1, tl.int32), shift, tl.zeros_like(distance))
+    is_steep = tl.max(solution[3]) > 2
+    for i in range(inner, tl.where(is_steep, inner_end, inner)):
+        found = least_tile(
+            found, b_query, b_grad, i, keys, values, rows, solution, noise, softcap,
+            False, KIND, FEATURES, D, E, BN, BD, BE,
+        )  # fmt: skip
+    for i in range(tl.where(is_steep, edges, 0)):
+        found = least_tile(
+            found, b_query, b_grad, edge_tile(i, begin, before, inner_end), keys, values, rows,
+            solution, noise, softcap, True, KIND, FEATURES, D, E, BN, BD, BE,
+        )  # fmt: skip
     return found[1], found[2], found[3]
 
 
@@ -304,17 +307,18 @@ def query_block(
     guess = tl.where(tl.abs(guess) < float("inf"), guess, 0.0)
     o_least, least_slope = tl.full([BM], -1, tl.int32), zero
     if KIND == ANY:
-        sink_distance = tl.full([BM], float("inf"), tl.float32)
+        distance = 2.0**-20 * (1 + tl.abs(top))  # more than scores of two kernels differ
         if SINKS & FEATURES:
             sink_distance = tl.abs(tl.sum(b_sink, 1) - top + base)
-        o_least, shift, least_slope = find_least(
-            b_query, b_grad, ranges, keys, values, rows, solution, sink_distance, noise, softcap,
-            KIND, FEATURES, D, E, BN, BD, BE,
+            guess = tl.where((b_alpha > 2) & (sink_distance < distance), 0.0, guess)
+            distance = tl.minimum(distance, sink_distance)
+        o_least, guess, least_slope = find_least(
+            (distance, guess), b_query, b_grad, ranges, keys, values, rows, solution, noise,
+            softcap, KIND, FEATURES, D, E, BN, BD, BE,
         )  # fmt: skip
-        guess = tl.where(b_alpha > 2, shift, guess)
         solution = (
             top[:, None], base[:, None], rest[:, None], b_alpha[:, None], o_least[:, None],
-            shift[:, None],
+            guess[:, None],
         )  # fmt: skip
 
     b_zero = tl.zeros([BM, BD], tl.float32)
