@@ -79,7 +79,7 @@ def reads_before_writes(code: list[str]) -> list[str]:
 def main(width: int, value_width: int, dtype: torch.dtype) -> None:
     compiled: list[Any] = []
 
-    def run(launches: Any) -> None:
+    def run(launches: Any, later: Any = None) -> None:
         for launcher, grid, arguments in launches._all:
             kernel = launcher._kernel
             compiled.append(kernel.warmup(*arguments, grid=grid, **launcher._constants))

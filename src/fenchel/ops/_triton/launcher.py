@@ -1,5 +1,6 @@
 """Launches kernels: what Triton finds out about the arguments of a launch is kept."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import lru_cache
@@ -11,10 +12,15 @@ from torch import Tensor
 
 from . import recorder
 
+try:
+    from triton.runtime.cache import triton_key
+except ImportError:  # Triton 3.4
+    from triton.compiler.compiler import triton_key
+
 _MAX_KINDS = 4096
 """How many kinds of arguments are kept."""
 _HALF = 2**31
-_MAX_THREADS = 8
+_MAX_THREADS = 16
 """How many kernels are compiled at the same time."""
 
 
@@ -64,10 +70,9 @@ class Launcher:
             notes.note(compiled, grid, (*arguments, *self._values))
 
     def _prepare(self, grid: tuple[int, ...], arguments: tuple) -> None:
-        """Compiles what a launch needs: the kernel, and what calls it, which Triton keeps, too."""
+        """Compiles what a launch needs, the kernel and what calls it, and loads it."""
         with torch.cuda.device_of(arguments[0]):
-            compiled = self._kernel.warmup(*arguments, grid=grid, **self._constants)
-            triton.runtime.driver.active.launcher_cls(compiled.src, compiled.metadata)
+            _ = self._kernel.warmup(*arguments, grid=grid, **self._constants).run
 
 
 class Launches:
@@ -81,25 +86,56 @@ class Launches:
     ) -> None:
         self._all.append((launcher, grid, arguments))
 
-    def run(self) -> None:
-        """Launches all, in order, and forgets them."""
+    def run(self, later: "Callable[[Launches], None] | None" = None) -> None:
+        """Launches all, in order, and forgets them.
+
+        Args:
+            later: makes launches that will follow in another call. Where kernels are new, theirs
+                are compiled, too, and nothing of them is launched.
+        """
         launches, self._all = self._all, []
         keys = [_key(arguments) for _, _, arguments in launches]
-        pairs = list(zip(launches, keys, strict=True))
-        unknown = {
-            (id(one), key): (one, grid, arguments)
-            for (one, grid, arguments), key in pairs
-            if key not in one._compiled
-        }
-        if len(unknown) > 1 and not triton.knobs.runtime.interpret:
-            with ThreadPoolExecutor(min(len(unknown), _MAX_THREADS)) as pool:
-                list(pool.map(lambda x: x[0]._prepare(*x[1:]), unknown.values()))
-        for (one, grid, arguments), key in pairs:
+        if not triton.knobs.runtime.interpret:
+            unknown = _unknown(launches, keys)
+            if unknown and later is not None:
+                rehearsal = _Rehearsal()
+                later(rehearsal)
+                expected = rehearsal._all
+                unknown |= _unknown(expected, [_key(arguments) for _, _, arguments in expected])
+            if len(unknown) > 1:
+                _prepare(list(unknown.values()))
+        for (one, grid, arguments), key in zip(launches, keys, strict=True):
             known = one._compiled.get(key)
             if known is None:
                 one._first(key, grid, arguments)
             else:
                 one._launch(known, grid, arguments)
+
+
+class _Rehearsal(Launches):
+    """Launches that are only noted."""
+
+    def run(self, later: Callable[[Launches], None] | None = None) -> None:
+        pass
+
+
+def _unknown(launches: list[tuple], keys: list[tuple]) -> dict[tuple, tuple]:
+    """One launch of each kernel that is new."""
+    return {
+        (id(launch[0]), key): launch
+        for launch, key in zip(launches, keys, strict=True)
+        if key not in launch[0]._compiled
+    }
+
+
+def _prepare(launches: list[tuple]) -> None:
+    """Prepares launches at the same time. What every thread would do first is done once: Triton
+    hashes its library, of 400 MB, and compiles what talks to the driver."""
+    with ThreadPoolExecutor(min(len(launches), _MAX_THREADS)) as pool:
+        hashed = pool.submit(triton_key)
+        triton.runtime.driver.active.get_current_device()
+        hashed.result()
+        list(pool.map(lambda x: x[0]._prepare(*x[1:]), launches))
 
 
 def _key(arguments: tuple) -> tuple:

@@ -1,5 +1,7 @@
 """Fused attention on a GPU: the operators' kernels, by candidates or by dense tiles."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -48,15 +50,53 @@ def attention(
     tau = query.new_empty(shape, dtype=torch.float32)
     cap = _cap(query, key, value, mask, way)
     state = query.new_empty(kept_size(query, key, value, cap), dtype=torch.float32)
+    launches = Launches()
     if cap:
         kept = kept_parts(state, query, key, value, cap)
         plan = way if isinstance(way, Plan) else choose_plan(problem)
-        sparse_forward(problem, output, tau, kept, keep, plan)
+        sparse_forward(launches, problem, output, tau, kept, keep, plan)
     elif shape.numel():
-        launches, tiles = Launches(), way if isinstance(way, Tiles) else None
+        tiles = way if isinstance(way, Tiles) else None
         dense_forward(launches, problem, output, tau, state, tiles=tiles)
-        launches.run()
+    needs = _needs(alpha, gamma, scale, slopes, sinks)
+    backward = partial(
+        _backward, problem=problem, grad=output, output=output, state=state, grads=problem.vectors,
+        rows=tau, needs=needs, cap=cap, way=way,
+    )  # fmt: skip
+    launches.run(later=backward if keep else None)
     return output, tau, state
+
+
+def _needs(*parameters: float | Tensor | None) -> int:
+    """The parameters whose gradients will be asked for, as bits."""
+    are_needed = [isinstance(x, Tensor) and x.requires_grad for x in parameters]
+    return sum(bit << i for i, bit in enumerate(are_needed))
+
+
+def _backward(
+    launches: Launches, problem: Problem, grad: Tensor, output: Tensor, state: Tensor,
+    grads: tuple[Tensor, Tensor, Tensor], rows: Tensor, needs: int, cap: int,
+    way: Tiles | Plan | None,
+) -> None:  # fmt: skip
+    """Adds what writes the gradients of query, key and value, and of the rows."""
+    query_grad, key_grad, value_grad = grads
+    if cap:
+        kept = kept_parts(state, *problem.vectors, cap)
+        plan = way if isinstance(way, Plan) else choose_plan(problem)
+        sparse_backward(
+            launches, problem, grad, output, kept, query_grad, key_grad, value_grad, rows, needs,
+            plan,
+        )  # fmt: skip
+        return
+    tiles, mean = way if isinstance(way, Tiles) else None, new_means(problem)
+    if problem.all_heads * problem.queries:
+        dense_backward_queries(
+            launches, problem, grad, output, state, mean, query_grad, rows, needs, tiles=tiles
+        )
+        if problem.groups * problem.keys:
+            dense_backward_keys(
+                launches, problem, grad, state, mean, key_grad, value_grad, tiles=tiles
+            )
 
 
 def attention_backward(
@@ -85,23 +125,10 @@ def attention_backward(
     rows = query.new_zeros((5, *shape) if needs & 31 else (0,), dtype=torch.float32)
     needs &= 7 + 8 * (slopes is not None) + 16 * (sinks is not None)
     cap = _cap(query, key, value, mask, way)
-    if cap:
-        kept = kept_parts(state, query, key, value, cap)
-        plan = way if isinstance(way, Plan) else choose_plan(problem)
-        sparse_backward(
-            problem, grad, output, kept, query_grad, key_grad, value_grad, rows, needs, plan
-        )
-        return query_grad, key_grad, value_grad, rows
-    launches, tiles = Launches(), way if isinstance(way, Tiles) else None
-    mean = new_means(problem)
-    if shape.numel():
-        dense_backward_queries(
-            launches, problem, grad, output, state, mean, query_grad, rows, needs, tiles=tiles
-        )
     if not shape.numel():
         key_grad.zero_()
         value_grad.zero_()
-    elif problem.groups * problem.keys:
-        dense_backward_keys(launches, problem, grad, state, mean, key_grad, value_grad, tiles=tiles)
+    launches, grads = Launches(), (query_grad, key_grad, value_grad)
+    _backward(launches, problem, grad, output, state, grads, rows, needs, cap, way)
     launches.run()
     return query_grad, key_grad, value_grad, rows

@@ -92,10 +92,11 @@ def _mark(
 
 
 def sparse_forward(
-    problem: Problem, output: Tensor, tau: Tensor, lists: Kept, keep: bool, plan: Plan
-) -> None:
+    launches: Launches, problem: Problem, output: Tensor, tau: Tensor, lists: Kept, keep: bool,
+    plan: Plan,
+) -> None:  # fmt: skip
     """Writes output and thresholds, and if asked to, all that the backward pass needs."""
-    launches, state = Launches(), lists.rows
+    state = lists.rows
     limit, unfit = torch.empty_like(tau), torch.empty_like(lists.counts)
     _bound(launches, problem, state, limit, unfit, plan)
     _mark(launches, problem, limit, unfit, lists, plan)
@@ -120,15 +121,14 @@ def sparse_forward(
     near_rows(launches, problem, state, lists)
     means = lists.means if keep else None
     dense_forward(launches, problem, output, tau, state, lists, means)
-    launches.run()
 
 
 def sparse_backward(
-    problem: Problem, grad: Tensor, output: Tensor, lists: Kept, query_grad: Tensor,
-    key_grad: Tensor, value_grad: Tensor, rows: Tensor, needs: int, plan: Plan,
+    launches: Launches, problem: Problem, grad: Tensor, output: Tensor, lists: Kept,
+    query_grad: Tensor, key_grad: Tensor, value_grad: Tensor, rows: Tensor, needs: int, plan: Plan,
 ) -> None:  # fmt: skip
-    """Writes all gradients."""
-    launches, state, kind = Launches(), lists.rows, problem.half_kind
+    """Writes all gradients. A part of the launches is run, as their buffers are used again."""
+    state, kind = lists.rows, problem.half_kind
     mean = new_means(problem)
     dense_backward_queries(
         launches, problem, grad, output, state, mean, query_grad, rows, needs, lists
@@ -171,4 +171,3 @@ def sparse_backward(
         )  # fmt: skip
         launches.run()
     dense_backward_keys(launches, problem, grad, state, mean, key_grad, value_grad, whole)
-    launches.run()

@@ -1,0 +1,49 @@
+"""What the first call of fused attention compiles, without a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not made for this platform")
+import triton
+
+from fenchel.ops._triton import launcher
+from fenchel.ops._triton.launcher import Launcher
+from fenchel.ops.attention import triton as attention
+
+
+@pytest.mark.parametrize("length", [64, 8192])
+@pytest.mark.parametrize("learned", [False, True])
+def test_the_forward_pass_prepares_the_backward_pass(
+    length: int, learned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: set[tuple[Any, ...]] = set()
+    launched: set[tuple[Any, ...]] = set()
+
+    def prepare(launches: list[tuple]) -> None:
+        prepared.update((id(one), launcher._key(arguments)) for one, _, arguments in launches)
+
+    def first(self: Launcher, key: tuple, grid: Any, arguments: tuple) -> None:
+        launched.add((id(self), key))
+
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
+    monkeypatch.setattr(launcher, "_prepare", prepare)
+    monkeypatch.setattr(Launcher, "_first", first)
+    query, key, value = torch.empty(3, 4, 16, length, 64, dtype=torch.bfloat16).unbind()
+    places = torch.zeros(3, 1, length, dtype=torch.int32)
+    parameters: tuple[Any, ...] = (1.5, 1.0, 0.125)
+    if learned:
+        parameters = tuple(torch.full((4, 16, length), x) for x in parameters)
+        parameters[0].requires_grad_()
+    given: Any = (query, key, value, *places, *parameters, None, None, None, None, 0.0, 0.0)
+    results = attention.attention(*given)
+    expected = set(prepared)
+    attention.attention_backward(torch.empty_like(results[0]), *given, *results, int(learned))
+    assert expected == prepared == launched
+
+    prepared.clear()
+    attention.attention(*given, keep=False)
+    assert len(prepared) < len(expected)
