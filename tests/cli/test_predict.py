@@ -148,6 +148,8 @@ def test_outputs_ranked_by_a_score_have_it(models, monkeypatch, capsys):
         (("--sample", 0), "must be a positive integer, got '0'"),
         (("--temperature", 0), "must be a number above 0 and at most 1e+06, got '0'"),
         (("--length-power", "nan"), "must be a number at least 0 and at most 10, got 'nan'"),
+        (("--beam", 3, "--method", "greedy"), "--beam needs the method beam, got greedy."),
+        (("--beam", 3, "--method", "exhaustive"), "--beam needs the method beam, got exhaustive."),
         (("--length-power", 1, "--method", "greedy"), "needs the method beam or exhaustive"),
     ],
 )

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from fenchel.cli import main
-from fenchel.seq2seq import Characters, Inflection, ModelConfig, Normalized, Seq2Seq, save
+from fenchel.seq2seq import Characters, Inflection, ModelConfig, Normalized, Seq2Seq, Words, save
 
 ENDINGS = {"SG": "", "PL": "s", "PST": "t"}
 STEMS = [f"{a}{b}{c}" for a in "bdg" for b in "aé" for c in "lmn"]
@@ -331,6 +331,37 @@ def test_predict_copies(tmp_path: Path, monkeypatch, capsys) -> None:
         code, lines, _ = run(monkeypatch, capsys, "axb\n", *words)
         assert code == 0
         assert lines
+
+
+def test_score_warns_of_what_cannot_be_copied(tmp_path: Path, monkeypatch, capsys) -> None:
+    words = Words(["in"])
+    config = ModelConfig(embedding=4, hidden=4, layers=1, copy_source=True)
+    save(Seq2Seq(config, words, words), tmp_path / "model")
+    rows = "in Rom\tRom in\nin\tRom\nin Rom Rom\tRom Paris\n"
+    words = ("score", tmp_path / "model", "-", "--json", "--columns", "source=1,target=2")
+    code, lines, errors = run(monkeypatch, capsys, rows, *words)
+    assert code == 0
+    assert [json.loads(line).get("unknown") for line in lines] == [None, ["Rom"], ["Paris"]]
+    assert [line.split(":")[0] for line in errors.splitlines()] == ["line 2", "line 3"]
+    assert "does not know Paris in the target." in errors
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_the_language_of_a_score(tmp_path: Path, monkeypatch, capsys, copies: bool) -> None:
+    source = Inflection(["english", "german"], ["V"], list("draw"))
+    config = ModelConfig(embedding=4, hidden=4, layers=1, copy_source=copies)
+    save(Seq2Seq(config, source, Characters("drew")), tmp_path / "model")
+    words = ("score", tmp_path / "model", "-", "--language", "german")
+    code, lines, errors = run(monkeypatch, capsys, "draw\tdrew\tV\n", *words)
+    assert (code, len(lines), errors) == (0, 1, "")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "score"])
+def test_a_language_is_for_inflections(folder: Path, capsys, command: str) -> None:
+    words = [command, str(folder / "model"), str(folder / "table.tsv"), "--language", "french"]
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "--language is for inflections" in capsys.readouterr().err
 
 
 def test_spellings_that_a_normal_form_makes_one(tmp_path: Path, capsys) -> None:

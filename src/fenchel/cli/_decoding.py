@@ -78,8 +78,10 @@ def add_length_power(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_length_power(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Ends the command with an error if its method does not rank by length."""
+def check_method(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Ends the command with an error if its method does not take an option."""
+    if arguments.beam and arguments.method != "beam":
+        parser.error(f"--beam needs the method beam, got {arguments.method}.")
     if arguments.length_power and arguments.method == "greedy":
         parser.error("--length-power needs the method beam or exhaustive.")
 

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from .._atomic import check_writable, write_text
 from .._choices import MEASURES, REFERENCES, TASKS
-from ._decoding import add_length_power, check_length_power
-from ._inputs import STANDARD_INPUT, add_columns, check_no_columns, columns_of, has_tables
+from ._decoding import add_length_power, check_method
+from ._inputs import (
+    STANDARD_INPUT,
+    add_columns,
+    check_language,
+    check_no_columns,
+    columns_of,
+    has_tables,
+)
 from ._models import add_ensemble, add_limits, add_search, trained
 
 if TYPE_CHECKING:
@@ -95,7 +102,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from ..seq2seq.evaluation._evaluation import evaluate
     from ..seq2seq.models._folder import section
 
-    check_length_power(parser, arguments)
+    check_method(parser, arguments)
     if arguments.json_to:
         arguments.json_to.parent.mkdir(parents=True, exist_ok=True)
     for path in filter(None, (arguments.output, arguments.json_to)):
@@ -106,6 +113,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     task = arguments.task or own_task
     if task not in TASKS:
         parser.error(f"add `--task`: {arguments.model} does not name its task.")
+    check_language(parser, arguments, task == "inflection")
     settings = EvaluationConfig()
     if task == own_task:
         settings = section(arguments.model, config, "evaluation", EvaluationConfig)

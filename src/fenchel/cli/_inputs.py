@@ -90,6 +90,14 @@ def check_no_columns(parser: argparse.ArgumentParser, arguments: argparse.Namesp
         )
 
 
+def check_language(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace, is_inflection: bool
+) -> None:
+    """Exits with 2 if there is a language for other texts than inflections."""
+    if arguments.language is not None and not is_inflection:
+        parser.error("--language is for inflections; leave it out.")
+
+
 def has_tables(config: dict[str, Any], arguments: argparse.Namespace) -> bool:
     """Whether files are tables: not for a model of parallel text, unless the options say so."""
     files = config.get("data", {}).get("train")
@@ -213,6 +221,8 @@ def blocks(
 
 def check(line: Line, model: Seq2Seq, has_target: bool) -> Line:
     """The line with what is wrong with it, if the vocabularies cannot encode it."""
+    from ..seq2seq.data._copying import unknown_of_pair
+
     if line.error:
         return line
     try:
@@ -222,11 +232,10 @@ def check(line: Line, model: Seq2Seq, has_target: bool) -> Line:
         return replace(line, error="the line is empty." if not line.source else str(error))
     if has_target and not model.target.encode(line.target):
         return replace(line, error="the target is empty.")
-    return replace(
-        line,
-        unknown=tuple(model.source.unknown(line.source)),
-        unknown_target=tuple(model.target.unknown(line.target)) if has_target else (),
-    )
+    if not has_target:
+        return replace(line, unknown=tuple(model.source.unknown(line.source)))
+    found = unknown_of_pair(model.source, model.target, (line.source, line.target))
+    return replace(line, unknown=tuple(found[0]), unknown_target=tuple(found[1]))
 
 
 def _report(line: Line) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ._decoding import add_constraint, add_sampling, check_length_power, constraint_of
+from ._decoding import add_constraint, add_sampling, check_method, constraint_of
 from ._inputs import (
     STANDARD_INPUT,
     Line,
@@ -93,13 +93,13 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     arguments.json |= arguments.format == "json"
     if arguments.attention and not arguments.json:
         parser.error("--attention needs --json.")
-    check_length_power(parser, arguments)
     for name in ("nbest", "method", "beam", "certificate", "attention", "length_power"):
         if arguments.sample and getattr(arguments, name) != parser.get_default(name):
             parser.error(f"--sample does not search: leave out --{name.replace('_', '-')}.")
     for name in ("temperature", "seed"):
         if not arguments.sample and getattr(arguments, name) is not None:
             parser.error(f"--{name} needs --sample.")
+    check_method(parser, arguments)
     if sys.stdin is None or sys.stdout is None:
         raise OSError("standard input and standard output must be open.")
     if isinstance(sys.stdout, io.TextIOWrapper):  # like the input, in any locale

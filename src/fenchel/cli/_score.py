@@ -14,6 +14,7 @@ from ._inputs import (
     Parse,
     add_columns,
     blocks,
+    check_language,
     check_no_columns,
     columns_of,
     file_lines,
@@ -109,6 +110,7 @@ def _lines(
     model: Seq2Seq,
 ) -> Iterator[Line | None]:
     """The lines of all files."""
+    check_language(parser, arguments, _is_inflection(model))
     is_table = has_tables(config, arguments)
     if not is_table and len(arguments.files) != 2:
         parser.error("this model takes two files, sources and targets; or a table, with --columns.")
@@ -128,16 +130,23 @@ def _parse_lines_of(
     model: Seq2Seq,
 ) -> Parse:
     """Parses the lines of a table, or of inflections."""
-    from ..seq2seq.data._inflection import Inflection, only_language
+    from ..seq2seq.data._inflection import only_language
     from ..seq2seq.data._readers import inflection_parser, language_of
     from ..seq2seq.data._tables import Table, is_json
 
-    if isinstance(model.source, Inflection):
+    if _is_inflection(model):
         check_no_columns(parser, arguments)
         language = arguments.language or only_language(model.source) or language_of(path)
         return inflection_parser(language)
     columns = columns_of(config, arguments, path)
     return Table(columns, json=is_json(path, columns)).parse
+
+
+def _is_inflection(model: Seq2Seq) -> bool:
+    """Whether the sources are inflections, also of a model that copies."""
+    from ..seq2seq.data._inflection import Inflection
+
+    return isinstance(getattr(model.source, "known", model.source), Inflection)
 
 
 def _row(line: Line, result: Score | None, model: Seq2Seq, arguments: Any) -> str:

@@ -127,6 +127,22 @@ def test_errors_say_what_could_stand_there(override: str, message: str) -> None:
         configuration.parse(INFLECTION, [override])
 
 
+@pytest.mark.parametrize("target", ["characters", "words", "none", "subwords"])
+@pytest.mark.parametrize("source", ["characters", "words", "none", "subwords"])
+def test_copied_tokens_are_tokens_of_the_target(source: str, target: str) -> None:
+    tokens = f"tokens: {{source: {source}, target: {target}}}"
+    text = f"data: {{task: text, train: a, validation: b, {tokens}}}"
+    configuration.parse(text)
+    starts = {"characters": "characters none", "words": "words none", "none": "words none"}
+    if target in starts.get(source, "").split():
+        configuration.parse(text, ["model.copy_source=true"])
+        return
+    with pytest.raises(ConfigError) as error:
+        configuration.parse(text, ["model.copy_source=true"])
+    assert "`data.tokens.source` and `data.tokens.target` must be the same" in str(error.value)
+    assert f"got {source} and {target}. Set `data.tokens`, or" in str(error.value)
+
+
 def test_all_errors_come_at_once() -> None:
     with pytest.raises(ConfigError) as error:
         configuration.parse(INFLECTION, ["model.layers=0", "training.seed=x"])

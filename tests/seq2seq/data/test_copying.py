@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fenchel.seq2seq import Characters, Inflection, Subwords, Vocabulary, Words
+from fenchel.seq2seq import Characters, Inflection, Subwords, Symbols, Vocabulary, Words
 from fenchel.seq2seq.data import _codes
 from fenchel.seq2seq.data._codes import CODES, Codes
 from fenchel.seq2seq.data._copying import FIRST_CODE, FIRST_OTHER, NOT_COPIED, copying
@@ -129,3 +129,13 @@ def test_what_cannot_be_copied_is_refused() -> None:
         copying(normalized, normalized)
     with pytest.raises(ValueError, match="needs tokens that are the same on both sides; got a sou"):
         copying(Words(["ab"]), Characters("ab"))
+    with pytest.raises(ValueError, match="Set `data.tokens.source` and `data.tokens.target`"):
+        copying(Words(["a"]), Characters("ab"))
+    with pytest.raises(ValueError, match="only if no source has a space"):
+        copying(Characters("a "), Symbols(["a"]))
+
+
+def test_a_space_is_no_symbol() -> None:
+    source, target = copying(Characters("a"), Symbols(["b"]))
+    assert source.encode("b a")[1] == UNK
+    assert target.decode([source.encode("x")[0] - source.size]) == "x"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -215,6 +216,28 @@ def test_the_script_decodes_as_fenchel_does(exported):
         assert {"w", "\u00e9"} <= set(letters)
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--beam", "0"], "argument --beam: must be a positive integer, got '0'."),
+        (["--beam", "-3"], "argument --beam: must be a positive integer, got '-3'."),
+        (["--beam", "2.5"], "argument --beam: must be a positive integer, got '2.5'."),
+        (["--nbest", "0"], "argument --nbest: must be a positive integer, got '0'."),
+        (["--max-length", "0"], "argument --max-length: must be a positive integer, got '0'."),
+        (["--beam", "2", "--nbest", "3"], "--nbest must be at most --beam, 2, got 3."),
+        (["--greedy", "--beam", "2"], "--greedy finds one output: leave out --beam and --nbest."),
+        (["--greedy", "--nbest", "2"], "--greedy finds one output: leave out --beam and --nbest."),
+    ],
+)
+def test_wrong_options_of_the_script(words, message, capsys, monkeypatch):
+    script = Path(_export.__file__).parents[1] / "resources" / "decode_onnx.py"
+    monkeypatch.setattr(sys, "argv", [str(script), *words])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path(str(script), run_name="__main__")
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == f"{script.name}: error: {message}\n"
+
+
 @pytest.mark.slow
 def test_the_script_decodes_greedily(exported):
     model, folder = exported
@@ -281,6 +304,8 @@ def test_the_state_is_described(tmp_path):
     ]
     with pytest.raises(ValueError, match=r"`formats` must be some of onnx, pt2, got \['h5'\]"):
         export(model, tmp_path, formats=["h5"])
+    with pytest.raises(ValueError, match="`beam` must be"):
+        export(model, tmp_path, formats=["pt2"], beam=0)
 
 
 def test_a_step_gives_tokens_and_where_they_are_copied_from():

@@ -14,6 +14,7 @@ from served import Served, small_model
 from fenchel import cli
 from fenchel.seq2seq import Characters, Featured, ModelConfig, Seq2Seq, save
 from fenchel.seq2seq.serving import _answers, _app
+from fenchel.seq2seq.serving._requests import Predict
 
 INPUTS = ["draw V;PST", "sing V", "d\u00e9j\u00e0 V;PST", "raw\tV;PST"]
 
@@ -89,6 +90,24 @@ def test_scores_are_those_of_predictions(served):
     assert answer["results"][0]["unknown_target"] == ["x", "\u00e9"]
 
 
+def test_null_is_not_given(served):
+    names = [name for name in Predict.model_fields if name != "inputs"]
+    status, answer = served.post("/predict", {"inputs": INPUTS, **dict.fromkeys(names)})
+    assert status == 200
+    assert answer == served.post("/predict", {"inputs": INPUTS})[1]
+    body = {"inputs": ["d V"], "samples": 2, "beam": None, "nbest": None, "seed": None}
+    assert served.post("/predict", body)[0] == 200
+
+
+def test_scores_name_what_cannot_be_copied():
+    letters = Characters("ab")
+    config = ModelConfig(embedding=4, hidden=4, layers=1, copy_source=True)
+    with Served(Seq2Seq(config, letters, letters).eval()) as copying:
+        pairs = [{"source": "axb", "target": target} for target in ("xa", "xyz")]
+        _, answer = copying.post("/score", {"pairs": pairs})
+    assert [each.get("unknown_target") for each in answer["results"]] == [None, ["y", "z"]]
+
+
 def test_health_metrics_and_headers(served):
     status, headers, text = served.ask("GET", "/health")
     assert (status, json.loads(text)["status"]) == (200, "ok")
@@ -141,6 +160,9 @@ def test_health_metrics_and_headers(served):
         ({"inputs": ["d V"], "temperature": 2.0}, 422, "`temperature` needs `samples`."),
         ({"inputs": ["d V"], "seed": 1}, 422, "`seed` needs `samples`."),
         ({"inputs": ["d V"], "length_power": 1.0, "method": "greedy"}, 422, "needs the method"),
+        ({"inputs": ["d V"], "beam": 2, "method": "greedy"}, 422, "`beam` needs the method beam"),
+        ({"inputs": None}, 422, "`inputs`: Input should be a valid array"),
+        ({"inputs": ["d V"], "nbset": None}, 422, "`nbset`: Extra inputs are not permitted"),
     ],
 )
 def test_wrong_predictions(served, body, status, message):

@@ -69,6 +69,13 @@ class MappingConfig(Section):
         return mappings.get(self.mapping, **self.options)
 
 
+COPIED_TOKENS = (
+    ("characters", "characters"),
+    ("characters", "none"),
+    *((source, target) for source in ("words", "none") for target in ("words", "none")),
+)
+"""The tokens of source and target with which a token of the source may be one of the target."""
+
 ENTMAX_15 = MappingConfig.model_validate({"mapping": "entmax", "alpha": 1.5})
 
 
@@ -88,7 +95,8 @@ class ModelConfig(Section):
         input_feeding: whether the LSTM decoder reads its last attentional vector.
         tie_embeddings: whether the output layer shares the weights of the target embedding.
         copy_source: whether the model may copy tokens of the source, unknown ones too. It needs
-            characters or words.
+            the same tokens on both sides: characters, or words or none; a source of characters
+            without spaces may have a target of none.
 
     >>> config = ModelConfig(hidden=64, layers=1, output="sparsemax")
     >>> config.architecture, config.output.build()
@@ -259,3 +267,16 @@ class Config(Section):
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     search: SearchConfig = SearchConfig()
+
+    @model_validator(mode="after")
+    def _check_copied_tokens(self) -> Config:
+        sides = self.data.tokens.source, self.data.tokens.target
+        is_checked = self.model.copy_source and self.data.task != "inflection"
+        if is_checked and sides not in COPIED_TOKENS:
+            raise ValueError(
+                "`model.copy_source` is for characters or words; subwords spell unknown words as "
+                "they are. `data.tokens.source` and `data.tokens.target` must be the same "
+                "(characters, words or none), words and none, or characters and none; got "
+                f"{sides[0]} and {sides[1]}. Set `data.tokens`, or `model.copy_source: false`."
+            )
+        return self

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ._codes import CODES
+from ._features import Featured
 from ._normalized import Normalized
 from ._subwords import Subwords
-from ._vocabulary import SPECIAL, UNK, UNKNOWN, TokenList, Vocabulary, content_ids
+from ._vocabulary import SPECIAL, UNK, UNKNOWN, TokenList, Vocabulary, Words, content_ids
 
 NOT_COPIED = -1
 """In place of the id with which a token of a source is copied: it is not."""
@@ -139,7 +140,7 @@ class CopyingSource(Vocabulary):
         return self.known.size
 
     def encode(self, text: str) -> list[int]:
-        found = zip(self.known.encode(text), self.known.copyable(text), strict=True)
+        found = zip(self.known.encode(text), self.copyable(text), strict=True)
         with CODES.in_use():
             return [
                 index if index != UNK or token is None else self.size + self._target.copy_id(token)
@@ -158,6 +159,12 @@ class CopyingSource(Vocabulary):
 
     def unknown(self, text: str) -> list[str]:
         return self.known.unknown(text)
+
+    def copyable(self, text: str) -> list[str | None]:
+        return [
+            token if token is not None and self._target.can_copy(token) else None
+            for token in self.known.copyable(text)
+        ]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return [
@@ -186,7 +193,7 @@ def copying(source: Vocabulary, target: Vocabulary) -> tuple[CopyingSource, Copy
     """Both vocabularies of a model, for copying.
 
     Raises:
-        ValueError: if source and target do not both have characters, or words.
+        ValueError: if the source's tokens cannot be tokens of the target.
 
     >>> from ._vocabulary import Characters
     >>> source, target = copying(Characters("ab"), Characters("ac"))
@@ -208,10 +215,42 @@ def copying(source: Vocabulary, target: Vocabulary) -> tuple[CopyingSource, Copy
             f"are. Got a source of {source.kind} and a target of {target.kind}; set `data.tokens`."
         )
     tokens = [token for token in source.copyable_tokens() if token is not None]
-    if any(len(target.split(token)) != 1 for token in tokens):
+    has_words = isinstance(_split_by(source), Words) and not isinstance(target, Words)
+    if has_words or any(len(target.split(token)) != 1 for token in tokens):
         raise ValueError(
             f"`model.copy_source` needs tokens that are the same on both sides; got a source of "
-            f"{source.kind} and a target of {target.kind}."
+            f"{source.kind} and a target of {target.kind}. Set `data.tokens.source` and "
+            "`data.tokens.target` to the same; characters are copied into a target of tokens only "
+            "if no source has a space."
         )
     whole = CopyingTarget(target, tokens)
     return CopyingSource(source, whole), whole
+
+
+def _split_by(source: Vocabulary) -> Vocabulary:
+    """The vocabulary that splits the text of a source."""
+    while isinstance(source, Featured | Normalized):
+        source = source.base
+    return source
+
+
+def unknown_of_pair(
+    source: Vocabulary, target: Vocabulary, pair: tuple[str, str]
+) -> tuple[list[str], list[str]]:
+    """The parts of a source and of its target that a model neither knows nor can copy.
+
+    >>> from ._vocabulary import Words
+    >>> words = Words(["in"])
+    >>> unknown_of_pair(*copying(words, words), ("in Rom", "Rom in Paris"))
+    ([], ['Paris'])
+    >>> unknown_of_pair(words, words, ("in Rom", "Rom in Paris"))
+    (['Rom'], ['Rom', 'Paris'])
+    """
+    text, output = pair
+    unknown, unknown_target = source.unknown(text), target.unknown(output)
+    if not isinstance(source, CopyingSource):
+        return unknown, unknown_target
+    copyable = source.copyable(text)
+    places = [at for at, index in enumerate(source.known.encode(text)) if index == UNK]
+    unknown = [x for x, at in zip(unknown, places, strict=True) if copyable[at] is None]
+    return unknown, [token for token in unknown_target if token not in copyable]

@@ -13,6 +13,7 @@ import torch
 
 from ... import __version__
 from ..._atomic import atomic_write, write_text
+from .._checks import check_search_size
 from .._files import write_json
 from ..data._vocabulary import BOS, EOS, PAD, UNK
 from ..models._folder import VOCABULARY, save_vocabularies
@@ -44,12 +45,12 @@ def export(
         folder: created if it is missing; each file in it is replaced atomically.
         formats: "onnx" for ONNX files and a script that decodes with them, "pt2" for programs of
             `torch.export`.
-        beam, max_length: the script's defaults.
+        beam, max_length: the script's defaults, as for `search`.
     Returns:
         The files: encoder and step in each format, vocabulary.json, export.json (names and shapes
         of the state), README.md and, with ONNX and vocabularies that it knows, decode.py.
     Raises:
-        ValueError: for other formats, or if ONNX has no operation for a mapping.
+        TypeError, ValueError: for other formats or sizes, or if ONNX has no operation for it.
         ModuleNotFoundError: if the packages onnx and onnxscript are missing.
 
     >>> import tempfile
@@ -63,6 +64,8 @@ def export(
     unknown = sorted(set(formats) - set(FORMATS))
     if unknown or not formats:
         raise ValueError(f"`formats` must be some of {', '.join(FORMATS)}, got {list(formats)}.")
+    check_search_size("beam", beam)
+    check_search_size("max_length", max_length)
     if "onnx" in formats:
         for name in ("onnx", "onnxscript"):
             if find_spec(name) is None:

@@ -15,7 +15,7 @@ import math
 import sys
 import unicodedata
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import onnxruntime
@@ -96,6 +96,11 @@ class Vocabulary:
             *((self.characters.get(letter, UNKNOWN), letter) for letter in " ".join(lemma)),
         ]
 
+    def can_copy(self, token: str) -> bool:
+        """Whether a token of a source may be one of this vocabulary."""
+        is_single = self.kind == "characters" or token.split() == [token]
+        return is_single and token not in ("", UNKNOWN_TEXT)
+
     def decode(self, ids: list[int], source: list[str]) -> str:
         """The text of ids; those behind the vocabulary's are places in the source's tokens."""
         if self.kind == "normalized":
@@ -127,7 +132,7 @@ class Model:
         pairs = self.source.encode(text)
         ids, tokens = [index for index, _ in pairs], [token for _, token in pairs]
         for place, (index, token) in enumerate(pairs):
-            if self.copies and index == UNKNOWN and token not in ("", UNKNOWN_TEXT):
+            if self.copies and index == UNKNOWN and self.target.can_copy(token):
                 new = self.sizes["target"] + tokens.index(token)
                 ids[place] = self.sizes["source"] + self.target.ids.get(token, new)
         return ids, tokens
@@ -208,17 +213,40 @@ def write(line: str) -> None:
     sys.stdout.buffer.flush()
 
 
+def positive(text: str) -> int:
+    """The type of an option for a positive integer."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}.")
+    return int(text)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors have one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = Parser(description=(__doc__ or "").split("\n")[0])
     folder = Path(__file__).resolve().parent
     parser.add_argument("--folder", type=Path, default=folder, help="of the exported files")
-    parser.add_argument("--beam", type=int, help="live sequences kept")
+    parser.add_argument("--beam", type=positive, help="live sequences kept")
     parser.add_argument("--greedy", action="store_true", help="take the most probable token")
-    parser.add_argument("--nbest", type=int, help="outputs of an input, with their probabilities")
-    parser.add_argument("--max-length", type=int, help="the largest number of tokens")
+    parser.add_argument(
+        "--nbest",
+        type=positive,
+        help="outputs of an input, with their probabilities; at most --beam, if that is given",
+    )
+    parser.add_argument("--max-length", type=positive, help="the largest number of tokens")
     arguments = parser.parse_args()
+    nbest = arguments.nbest or 1
+    if arguments.greedy and (arguments.beam or nbest > 1):
+        parser.error("--greedy finds one output: leave out --beam and --nbest.")
+    if arguments.beam and nbest > arguments.beam:
+        parser.error(f"--nbest must be at most --beam, {arguments.beam}, got {nbest}.")
     model = Model(arguments.folder)
-    beam = max(arguments.beam or model.search["beam"], arguments.nbest or 1)
+    beam = max(arguments.beam or model.search["beam"], nbest)
     max_length = arguments.max_length or model.search["max_length"]
     is_wrong = False
     for number, line in enumerate(sys.stdin.buffer, start=1):
@@ -234,7 +262,7 @@ def main() -> None:
         width = 1 if arguments.greedy else beam
         # As many are kept as the beam is wide, which prunes less than --nbest alone.
         found = beam_search(model, ids, source, width, width, max_length, arguments.greedy)
-        for text, probability in found[: arguments.nbest or 1]:
+        for text, probability in found[:nbest]:
             write(f"{number}\t{text}\t{probability:.6g}" if arguments.nbest else text)
     sys.exit(1 if is_wrong else 0)
 

@@ -10,6 +10,7 @@ import torch
 
 from ..config._schema import SearchConfig
 from ..data._codes import CODES
+from ..data._copying import unknown_of_pair
 from ..data._features import Featured
 from ..decoding._constraints import Constraint
 from ..decoding._decode import decode
@@ -188,7 +189,8 @@ class Answers:
                 "tokens": model.target.tokens(found.tokens),
                 "probabilities": list(found.probabilities),
             }
-            if unknown := model.target.unknown(target):
+            _, unknown = unknown_of_pair(model.source, model.target, (source, target))
+            if unknown:
                 record["unknown_target"] = unknown
             records.append(record)
         return records

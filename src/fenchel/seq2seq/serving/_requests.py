@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ..decoding._constraints import Constraint
 from ._errors import RequestError
@@ -17,9 +17,18 @@ OF_SAMPLES = ("temperature", "seed")
 
 
 class Request(BaseModel):
-    """The body of a request: a JSON object with these keys alone."""
+    """The body of a request: a JSON object with these keys alone. An optional key that is null is
+    not given."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        optional = {name for name, each in cls.model_fields.items() if not each.is_required()}
+        return {k: v for k, v in value.items() if v is not None or k not in optional}
 
     def texts(self) -> dict[str, str]:
         """Every text by its place, for the limit on characters."""
@@ -64,6 +73,8 @@ class Predict(Request):
         """Checks options that do not go together."""
         if self.length_power and self.method == "greedy":
             raise RequestError(422, "`length_power` needs the method beam or exhaustive.")
+        if self.beam and self.method != "beam":
+            raise RequestError(422, f"`beam` needs the method beam, got {self.method}.")
         given = [name for name in type(self).model_fields if name in self.model_fields_set]
         for name in given:
             if self.samples and name in OF_SEARCH and getattr(self, name):
