@@ -47,7 +47,7 @@ test-all: $(VENV)/dev.stamp  ## run the slow tests too
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-gpu:  ## run the GPU kernels' tests on an NVIDIA GPU, with PYTHON as it is
-	$(FROM_SOURCE) $(PYTHON) -m pytest -m "not slow" -q $(wildcard $(GPU_TESTS))
+	$(FROM_SOURCE) $(PYTHON) -m pytest -m "not slow" -v --tb=short $(wildcard $(GPU_TESTS))
 
 wheel: $(RELEASE)/stamp  ## build the sdist and the wheel in dist/, and check both
 	rm -rf dist $(RELEASE)/dist

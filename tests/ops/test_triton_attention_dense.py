@@ -6,6 +6,7 @@ import pytest
 import torch
 from attention_case import CUDA, HALF, LISTS, Case, case, causal, dropout, per_head, rows, sinks
 
+from fenchel.ops.attention import triton_dense, triton_scores
 from fenchel.ops.attention.sizes import kept_parts
 
 WIDE = LISTS._replace(wide=1)
@@ -57,6 +58,18 @@ def test_a_flat_head_beside_sharp_ones() -> None:
     problem.query[:, 1:] *= 100
     assert dense_classes(problem) == {0, 1}
     check(problem)
+
+
+def test_several_blocks_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_dense, "PROGRAMS", 1)
+    if not CUDA:  # where a call is quick with few heads, and compiles nothing
+        monkeypatch.setattr(triton_scores, "SIDE", type(triton_scores.SIDE)(4))
+    heads = triton_scores.SIDE.value + 2
+    problem = case(h=heads, g=heads // 2, t=70, s=140, way=WIDE, dtype=torch.bfloat16)
+    problem.query *= 0.05
+    problem.query[:, 2:4] *= 200
+    assert dense_classes(problem) == {0, 1}
+    check(problem, needs=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -22,7 +22,6 @@ from .triton_scores import (
     distances_tile,
     dot,
     edge_tile,
-    end_of,
     finite,
     is_chosen,
     kept_tile,
@@ -32,6 +31,7 @@ from .triton_scores import (
     load_row_tile,
     load_tile,
     locate,
+    own_blocks,
     store_tile,
 )
 from .triton_threshold import ANY, power_of, powers, rise_from, weights_tile
@@ -390,9 +390,10 @@ def attention_backward_query_kernel(
     """What `query_block` does for all queries; with `p_dense` only for blocks that are dense, and
     of the CLASS."""
     blocks = tl.cdiv(T, BM)
-    end = end_of(blocks * (n // T), p_whole, n // T // heads * groups)
-    for index in range(tl.program_id(0), end, tl.num_programs(0)):
-        b, h, place = locate(index, blocks, heads)
+    rows = n // T
+    first, end = own_blocks(blocks * rows, p_whole, rows // heads * groups)
+    for index in range(first, end):
+        b, h, place = locate(index, blocks, heads, rows)
         block = blocks - 1 - place
         if is_chosen(p_dense, (b * heads + h) * tl.cdiv(T, BLOCK) + block * BM // BLOCK, CLASS):
             query_block(

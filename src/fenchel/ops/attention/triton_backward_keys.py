@@ -14,7 +14,6 @@ from .triton_scores import (
     MASKED,
     dot,
     edge_tile,
-    end_of,
     finite,
     is_chosen,
     kept_tile,
@@ -22,6 +21,7 @@ from .triton_scores import (
     load_queries,
     load_tile,
     locate,
+    own_blocks,
     query_ranges,
     store_tile,
 )
@@ -159,9 +159,9 @@ def attention_backward_key_kernel(
     CLASS."""
     blocks = tl.cdiv(S, BN)
     all_groups = n // T // heads * groups
-    end = end_of(blocks * all_groups, p_whole, all_groups)
-    for index in range(tl.program_id(0), end, tl.num_programs(0)):
-        b, g, block = locate(index, blocks, groups)
+    first, end = own_blocks(blocks * all_groups, p_whole, all_groups)
+    for index in range(first, end):
+        b, g, block = locate(index, blocks, groups, all_groups)
         if is_chosen(p_whole, b * groups + g, CLASS):
             key_block(
                 b, g, block, p_query, p_key, p_value, p_starts, p_stops, p_diagonal, p_rows,

@@ -136,10 +136,12 @@ def bound_kernel(
     base = tl.where(is_empty, 0.0, tl.minimum(base * (1 + slack) + 1e-6, 1.0))
     is_wide = tl.sum((b_x + base[:, None] > 0).to(tl.int32), 1) >= BN // 8 * 7
     # Two kernels may round a product differently.
-    o_norm = tl.arange(0, NORMS)
-    norm = tl.max(
-        tl.load(p_norm + (b * groups + g) * norms + o_norm, mask=o_norm < norms, other=0.0), 0
-    )
+    p_norm += (b * groups + g) * norms
+    b_norm = tl.zeros([NORMS], tl.float32)
+    for i in range(0, norms, NORMS):
+        o_norm = i + tl.arange(0, NORMS)
+        b_norm = tl.maximum(b_norm, tl.load(p_norm + o_norm, mask=o_norm < norms, other=0.0))
+    norm = tl.max(b_norm, 0)
     is_finite = tl.abs(top) + norm < float("inf")
     is_fit = (is_finite | is_empty) & is_plain & ~(is_wide & (S >= WIDE))
     b_wide = b_query.to(tl.float32)

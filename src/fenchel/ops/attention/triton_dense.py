@@ -4,7 +4,6 @@ The functions add their launches to others.
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -83,17 +82,13 @@ def variants(problem: Problem, has_flags: bool) -> Iterator[Variant]:
         yield Variant(0, problem.half_kind if is_plain else kind, is_plain)
 
 
-@lru_cache(maxsize=64)
-def _programs(device: torch.device) -> int:
-    """How many programs look for dense blocks: an odd number, so that each has long and short
-    blocks."""
-    if device.type != "cuda":
-        return 3
-    return 4 * torch.cuda.get_device_properties(device).multi_processor_count - 1
+PROGRAMS, MAX_EACH = 512, 8
+"""Programs that look for dense blocks: from so many on each has several blocks, up to MAX_EACH."""
 
 
 def _grid(blocks: int, flags: Tensor | None) -> tuple[int]:
-    return (blocks if flags is None else min(blocks, _programs(flags.device)),)
+    each = 1 if flags is None else min(max(blocks // PROGRAMS, 1), MAX_EACH)
+    return (triton.cdiv(blocks, each),)
 
 
 def choose_tiles(kernel: str, problem: Problem, kind: int) -> Tiles:

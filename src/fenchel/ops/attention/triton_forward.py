@@ -32,7 +32,6 @@ from .triton_scores import (
     SINKS,
     dot,
     edge_tile,
-    end_of,
     finite,
     is_chosen,
     kept_tile,
@@ -43,6 +42,7 @@ from .triton_scores import (
     load_tile,
     locate,
     narrow_dot,
+    own_blocks,
     store_tile,
 )
 from .triton_threshold import (
@@ -317,9 +317,10 @@ def attention_forward_kernel(
     that are dense, and of the CLASS. If STARTED the state has a start; `p_mean` gets Σ w v / Σ w
     less the output."""
     blocks = tl.cdiv(T, BM)
-    end = end_of(blocks * (n // T), p_whole, n // T // heads * groups)
-    for index in range(tl.program_id(0), end, tl.num_programs(0)):
-        b, h, place = locate(index, blocks, heads)
+    rows = n // T
+    first, end = own_blocks(blocks * rows, p_whole, rows // heads * groups)
+    for index in range(first, end):
+        b, h, place = locate(index, blocks, heads, rows)
         block = blocks - 1 - place  # the longest first, if causal
         if is_chosen(p_dense, (b * heads + h) * tl.cdiv(T, BLOCK) + block * BM // BLOCK, CLASS):
             forward_block(

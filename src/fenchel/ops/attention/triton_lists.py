@@ -27,7 +27,7 @@ def count_bits(x):
 @triton.jit
 def store_marks(p_list, b_word, b_place, o_word, room, FOR_KEYS: tl.constexpr):
     """Stores what the marks of some words stand for, from b_place on, as far as there is room."""
-    while tl.max((b_word != 0).to(tl.int32), 0) > 0:
+    for _ in range(tl.max(count_bits(b_word), 0)):
         b_bit = count_bits((b_word & -b_word) - 1)
         if FOR_KEYS:
             b_found = o_word * 32 + b_bit

@@ -13,13 +13,13 @@ from .triton_scores import (
     CHANGED,
     SINKS,
     edge_tile,
-    end_of,
     is_chosen,
     key_ranges,
     load_parameters,
     load_queries,
     load_row_tile,
     locate,
+    own_blocks,
 )
 from .triton_threshold import LINEAR, far_terms, halley, is_near, partial_sums, rise, rise_from
 
@@ -114,9 +114,10 @@ def near_kernel(
     """Moves the bases in the states of dense blocks of the CLASS from where `bound_kernel` put them
     to where a step is short."""
     blocks = tl.cdiv(T, BM)
-    end = end_of(blocks * (n // T), p_whole, n // T // heads * groups)
-    for index in range(tl.program_id(0), end, tl.num_programs(0)):
-        b, h, place = locate(index, blocks, heads)
+    rows = n // T
+    first, end = own_blocks(blocks * rows, p_whole, rows // heads * groups)
+    for index in range(first, end):
+        b, h, place = locate(index, blocks, heads, rows)
         block = blocks - 1 - place
         if is_chosen(p_dense, (b * heads + h) * tl.cdiv(T, BLOCK) + block * BM // BLOCK, CLASS):
             near_block(

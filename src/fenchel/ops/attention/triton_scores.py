@@ -34,6 +34,10 @@ BLOCK = tl.constexpr(sizes.BLOCK)
 """Every tile's number of queries divides it."""
 
 
+SIDE = tl.constexpr(16)
+"""Heads whose blocks lie side by side: so few that their keys stay in the cache."""
+
+
 @triton.jit
 def is_chosen(p_flags, o, CLASS: tl.constexpr):
     """Whether a flag is that of the class, or any if that is 0; true without flags."""
@@ -46,24 +50,34 @@ def is_chosen(p_flags, o, CLASS: tl.constexpr):
 
 
 @triton.jit
-def end_of(total, p_whole, count):
-    """Where programs stop that look for dense blocks among so many: there is nothing to look for
-    if none of the `count` groups of heads has any."""
+def own_blocks(total, p_whole, count):
+    """Where the blocks of this program begin and end, of so many in all. It has none if none of the
+    `count` groups of heads is dense."""
+    each = tl.cdiv(total, tl.num_programs(0))
+    first = tl.program_id(0) * each
+    end = tl.minimum(first + each, total)
     if p_whole is None:
-        return total
+        return first, end
     else:
         found = 0
-        for first in range(0, count, 1024):
-            o = first + tl.arange(0, 1024)
+        for i in range(0, count, 1024):
+            o = i + tl.arange(0, 1024)
             found = tl.maximum(found, tl.max(tl.load(p_whole + o, mask=o < count, other=0), 0))
-        return tl.where(found > 0, total, 0)
+        return first, tl.where(found > 0, end, first)
 
 
 @triton.jit
-def locate(index, parts, heads):
-    """The batch and head of the index-th block, and its place among the blocks of the head."""
-    row = (index // parts).to(tl.int64)
-    return row // heads, row % heads, index % parts
+def locate(index, parts, heads, rows):
+    """The batch and head of the index-th block, and its place among the blocks of the head.
+
+    The blocks of SIDE of the `rows` heads lie side by side, first places first: if these are the
+    longest ones, what is started last is short.
+    """
+    first = index // (parts * SIDE) * SIDE
+    side = tl.minimum(SIDE, rows - first)
+    index -= first * parts
+    row = (first + index % side).to(tl.int64)
+    return row // heads, row % heads, index // side
 
 
 @triton.jit

@@ -31,6 +31,8 @@ KEYS = 32
 """Keys that share a list of queries."""
 TILE = 128
 """Keys of a tile of scores."""
+NORM_KEYS = 64
+"""Keys that have their largest norm found together."""
 
 
 def _words(problem: Problem) -> int:
@@ -48,11 +50,11 @@ def _heads_at_a_time(words: int, heads: int, step: int, plan: Plan) -> range:
 def _bound(
     launches: Launches, problem: Problem, state: Tensor, limit: Tensor, unfit: Tensor, plan: Plan
 ) -> None:
-    blocks = triton.cdiv(problem.keys, 256)
+    blocks = triton.cdiv(problem.keys, NORM_KEYS)
     norms = limit.new_empty((problem.batch * problem.groups, blocks))
     widths = {name: problem.constants[name] for name in ("D", "E", "BD", "BE")}
     launches.add(
-        launcher(norm_kernel, **widths, BN=256, num_warps=4),
+        launcher(norm_kernel, **widths, BN=NORM_KEYS, num_warps=4),
         (blocks, problem.batch * problem.groups), problem.key, problem.value, norms,
         problem.groups, problem.keys, *problem.key.stride()[:3], *problem.value.stride()[:3],
     )  # fmt: skip
@@ -61,7 +63,7 @@ def _bound(
     launches.add(
         problem.launcher(
             bound_kernel, **plan.bound.options(), BM=plan.bound.size, BN=TILE, R=GROUP,
-            NORMS=triton.next_power_of_2(blocks), STEPS=3, WIDE=plan.wide, KIND=kind,
+            NORMS=min(triton.next_power_of_2(blocks), 1024), STEPS=3, WIDE=plan.wide, KIND=kind,
         ),
         (triton.cdiv(problem.queries, plan.bound.size) * problem.all_heads,), *problem.vectors,
         *problem.pointers, norms, state, limit, unfit, *problem.numbers, *problem.sizes, blocks,
