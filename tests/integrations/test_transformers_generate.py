@@ -48,7 +48,7 @@ def generate(model: PreTrainedModel, **options: Any) -> tuple[Tensor, Tensor]:
     return found.sequences[:, -NEW:], torch.stack(found.logits, 1)
 
 
-@pytest.mark.parametrize("family", [*DECODERS, "t5"])
+@pytest.mark.parametrize("family", [*DECODERS, "t5", "nllb_moe"])
 @pytest.mark.parametrize("cache", [None, "dynamic", "static"])
 def test_a_cache_changes_nothing(family: str, cache: str | None) -> None:
     model = build(family, "fenchel_entmax")

@@ -13,6 +13,7 @@ pytest.importorskip("transformers")
 
 from transformers import masking_utils as masks
 
+from fenchel.integrations.transformers._light import has_order, has_window, is_lengths
 from fenchel.integrations.transformers._masks import light_mask
 
 WINDOW = 3
@@ -44,21 +45,19 @@ def padding_mask(side: str, places: int) -> Tensor | None:
     return mask
 
 
-def written_out(
-    light: Tensor | None, num_queries: int, num_keys: int, window: int | None
-) -> Tensor:
-    """All that each query sees, (B, T, S), as the module's table of light masks reads."""
+def written_out(light: Tensor, num_queries: int, num_keys: int) -> Tensor:
+    """All that each query sees, (B, T, S), as the table of light masks reads."""
     queries, keys = torch.arange(num_queries)[:, None], torch.arange(num_keys)[None]
-    if light is not None and light.dtype == torch.bool and light.shape[2] == num_queries:
-        return torch.nn.functional.pad(light[:, 0], (0, num_keys - light.shape[-1]))
-    width, present = num_keys, torch.ones(1, 1, num_keys, dtype=torch.bool)
-    if light is not None and light.dtype == torch.bool:
-        width = light.shape[-1]
-        present = torch.nn.functional.pad(light[:, 0], (0, num_keys - width))
-    elif light is not None:
+    if light.dtype == torch.bool:
+        return light[:, 0]
+    assert has_order(light)
+    if is_lengths(light):
         width, present = num_queries, keys < light[:, 0]
+    else:
+        width = light.shape[-1]
+        present = torch.nn.functional.pad(light[:, 0].bool(), (0, num_keys - width))
     distance = queries + width - num_queries - keys
-    seen = (distance >= 0) & (distance < (window or num_keys))
+    seen = (distance >= 0) & (distance < (WINDOW if has_window(light) else num_keys))
     return present & seen
 
 
@@ -81,11 +80,11 @@ def test_causal_masks(size: str, side: str, pattern: str, offset_is_tensor: bool
     light = light_mask(**arguments, local_size=window, config=CONFIG)
     expected = masks.sdpa_mask(**arguments, allow_is_causal_skip=False)
     assert expected is not None
-    found = written_out(light, num_queries, num_keys, window)
+    found = written_out(light, num_queries, num_keys)
     assert torch.equal(found.expand(2, -1, -1), expected[:, 0])
-    assert light is None or light.shape[2] == 1
+    assert light.shape[2] == 1
     if num_queries > 1 and side in ("none", "right") and num_queries == num_keys:
-        assert light is None or light.numel() == 2
+        assert light.numel() == 2 or light.stride(3) == 0
 
 
 @pytest.mark.parametrize("side", PADDING)
@@ -93,7 +92,6 @@ def test_masks_that_are_not_causal(side: str) -> None:
     padding = padding_mask(side, 6)
     options: dict[str, Any] = {"mask_function": masks.bidirectional_mask_function}
     light = light_mask(2, 4, 6, **options, attention_mask=padding, allow_is_bidirectional_skip=True)
-    assert light is not None
     assert light.shape == (1 if padding is None else 2, 1, 4, 6)
     assert light.stride(2) == 0
     if padding is None:
@@ -113,7 +111,6 @@ def test_packed_sequences_are_offsets() -> None:
     for function in FUNCTIONS.values():
         packed = masks.and_masks(function, masks.packed_sequence_mask_function(numbers))
         light = light_mask(2, 5, 5, mask_function=packed, allow_is_causal_skip=False)
-        assert light is not None
         assert light.shape == (1, 1, 11, 1)
         assert light.unique().tolist() == [0, 3, 5, 6, 10]
 
@@ -143,5 +140,4 @@ def test_what_nothing_shorter_says_is_written_out(arguments: dict[str, Any]) -> 
     light = light_mask(2, 6, 6, **arguments, config=CONFIG)
     arguments = {"allow_is_causal_skip": False, **arguments, "allow_is_bidirectional_skip": False}
     expected = masks.sdpa_mask(2, 6, 6, **arguments)
-    assert light is not None
     assert torch.equal(light, expected)

@@ -209,6 +209,37 @@ def test_the_window_limits(family: str) -> None:
     assert bool((weights[..., distance == 3] > 0).any())
 
 
+@pytest.mark.parametrize("side", ["none", "right", "left"])
+def test_a_window_that_the_model_ignores(side: str) -> None:
+    """It stands in the configuration, but the mask was asked for without it."""
+    ids = tokens(3, 9)
+    mask = padding(ids, side)
+    found, truth = build("llama", "fenchel_entmax"), build("llama", TRUTH)
+    for model in (found, truth):
+        model.config.sliding_window = 3
+    options = {"attention_mask": mask, "use_cache": False}
+    seen = torch.ones_like(ids).bool() if mask is None else mask.bool()
+    ours, theirs = (model(ids, **options).logits[seen] for model in (found, truth))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("places", [None, torch.tensor([[0, 1, 2, 3, 0, 1]])])
+def test_layers_have_the_order_of_their_mask(places: Tensor | None) -> None:
+    model, ids = build("llama", "fenchel_entmax"), tokens(2, 6)
+    options = {"position_ids": places, "use_cache": False}
+    expected = model(ids, **options).logits
+    for layer in model.model.layers:
+        layer.self_attn.is_causal = False
+    torch.testing.assert_close(model(ids, **options).logits, expected)
+
+
+def test_keys_that_a_model_chooses() -> None:
+    forward = _attention.attention_with(Entmax())
+    vectors = torch.zeros(1, 2, 3, 4)
+    with pytest.raises(ValueError, match="Linear chooses keys for each query"):
+        forward(torch.nn.Linear(1, 1), vectors, vectors, vectors, None, indices=torch.zeros(1))
+
+
 def test_the_softcap_acts() -> None:
     ids = tokens(1, 8)
     model = build("gemma2", "fenchel_entmax")

@@ -135,13 +135,40 @@ def t5() -> PreTrainedModel:
     return model
 
 
+def nllb_moe() -> PreTrainedModel:
+    """The layers of its decoder do not say that they have order: its mask does."""
+    config = transformers.NllbMoeConfig(
+        vocab_size=VOCABULARY,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=12,
+        decoder_ffn_dim=12,
+        encoder_sparse_step=0,
+        decoder_sparse_step=0,
+        max_position_embeddings=64,
+        init_std=0.6,
+        decoder_start_token_id=1,
+        pad_token_id=0,
+        eos_token_id=None,
+    )
+    return transformers.NllbMoeForConditionalGeneration(config)
+
+
 DECODERS: dict[str, Callable[[], PreTrainedModel]] = {
     make.__name__: make for make in (llama, qwen2, qwen3, qwen2_moe, mistral, gemma2, gpt_oss)
 }
 ENCODERS: dict[str, Callable[[], PreTrainedModel]] = {
     make.__name__: make for make in (bert, layoutlm, splinter)
 }
-FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {**DECODERS, **ENCODERS, "t5": t5}
+FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
+    **DECODERS,
+    **ENCODERS,
+    "t5": t5,
+    "nllb_moe": nllb_moe,
+}
 
 
 def build(family: str, implementation: str) -> PreTrainedModel:

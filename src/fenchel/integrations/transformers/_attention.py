@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ...attention import attention
+from ...attention._alpha import learned
 from ...mappings import AbstractMapping
 from ...mappings._entmax import Entmax
 from ...mappings._softmax import Softmax
-from ._alpha import with_learned_alpha
+from ._light import has_order, has_window, is_lengths
 
 _NOT_GIVEN: Any = object()
 
@@ -49,7 +50,7 @@ def attention_with(mapping: AbstractMapping) -> Callable[..., tuple[Tensor, Tens
             attention_mask: from `light_mask`, or one of four dimensions that a user gave.
             dropout, scaling, softcap: as for `attention`.
             is_causal: if not given, the module knows.
-            sliding_window: how many keys a query sees, with its own.
+            sliding_window: how many keys a query sees, with its own; a light mask knows better.
             s_aux: (H,), sinks.
             position_bias: broadcasts to (B, H, T, S), added to the scores.
             cache: that of continuous batching, which keeps keys and values.
@@ -59,33 +60,40 @@ def attention_with(mapping: AbstractMapping) -> Callable[..., tuple[Tensor, Tens
         """
         rows, mask, causal = query.shape[0], attention_mask, "lower_right"
         pattern: dict[str, Any] = {}
+        if options.get("indices") is not None:
+            raise ValueError(
+                f"{type(module).__name__} chooses keys for each query, which only "
+                '`attn_implementation="eager"`, "sdpa" and kernels for this model take.'
+            )
         if cache is not None:
             key, value = cache.update(key, value, module.layer_idx, options)
             mask = None
-        has_order = _has_order(module, is_causal, mask, query.shape[2])
-        if mask is not None and mask.dtype == torch.int32:
+        is_light = has_order(mask)
+        in_order = is_light or _knows_order(module, is_causal, mask, query.shape[2])
+        window = _window(module, sliding_window, mask, cache is not None) if in_order else None
+        if mask is not None and is_lengths(mask):
             if mask.shape[2] in (1, query.shape[2]):
-                pattern["key_lengths"], causal = mask[:, 0, 0, 0], "upper_left"
+                pattern["key_lengths"], causal = mask[:, 0, 0, 0].int(), "upper_left"
             elif options.get("cu_seq_lens_q") is None:
-                pattern["cu_seqlens_q"] = mask.flatten()
+                pattern["cu_seqlens_q"] = mask.flatten().int()
                 query, key, value = (_in_one_row(x) for x in (query, key, value))
             mask = None
         if options.get("cu_seq_lens_q") is not None:
             pattern["cu_seqlens_q"] = options["cu_seq_lens_q"]
             pattern["cu_seqlens_k"] = options["cu_seq_lens_k"]
         if mask is not None:
-            mask = _in_one_piece(mask)
-        if mask is not None:
-            key, value = key[:, :, : mask.shape[-1]], value[:, :, : mask.shape[-1]]
-        if has_order:
-            pattern.update(causal=causal, window=_window(module, sliding_window))
+            width, mask = mask.shape[-1], _in_one_piece(mask)
+            if is_light or mask is not None:
+                key, value = key[:, :, :width], value[:, :, :width]
+        if in_order:
+            pattern.update(causal=causal, window=window)
         if output_attentions is None:
             output_attentions = getattr(_config(module), "output_attentions", False)
         found = attention(
             query,
             key,
             value,
-            with_learned_alpha(module, mapping, query.shape[1]) or fixed,
+            _with_learned_alpha(module, mapping, query.shape[1]) or fixed,
             _with_bias(mask, position_bias, key.shape[2]),
             scaling,
             softcap=softcap or 0.0,
@@ -103,14 +111,34 @@ def attention_with(mapping: AbstractMapping) -> Callable[..., tuple[Tensor, Tens
     return forward
 
 
+def _with_learned_alpha(
+    module: nn.Module, mapping: AbstractMapping, num_heads: int
+) -> Entmax | None:
+    """The mapping with the α that the module learns; None if it learns none."""
+    logit: Tensor | None = getattr(module, "alpha_logit", None)
+    if logit is None:
+        return None
+    if not isinstance(mapping, Entmax):
+        raise ValueError(
+            f"`learn_alpha` is for entmax, and this model's attention is {mapping.name}; choose "
+            '`attn_implementation="fenchel_entmax"`.'
+        )
+    if len(logit) != num_heads:
+        raise ValueError(
+            f"{type(module).__name__} has {num_heads} heads, but `alpha_logit` is for "
+            f"{len(logit)}; replace it by a parameter of shape ({num_heads},)."
+        )
+    return learned(mapping, logit.float()[:, None, None])
+
+
 def _config(module: nn.Module) -> Any:
     return getattr(module, "config", None)
 
 
-def _has_order(
+def _knows_order(
     module: nn.Module, is_causal: bool | None, mask: Tensor | None, num_queries: int
 ) -> bool:
-    """Whether queries see no later keys, and the mask does not say so itself.
+    """Whether queries see no later keys although no light mask says so.
 
     As in transformers' own implementations, a module that does not say what it is has order, unless
     it brings a mask of its own.
@@ -129,21 +157,33 @@ def _has_order(
 
 
 def _in_one_piece(mask: Tensor) -> Tensor | None:
-    """The mask (B, 1, T, S) as one row if memory has but one, and as None if it is one boolean."""
+    """The mask (B, 1, T, S) as one row if memory has but one, and as None if it hides nothing."""
     if mask.shape[2] > 1 and mask.stride(2) != 0:
         return mask
     is_one = len(mask) == 1 and mask.shape[3] > 1 and mask.stride(3) == 0
-    return None if is_one and mask.dtype == torch.bool else mask[:, :, :1]
+    is_light = mask.dtype in (torch.int8, torch.int16)
+    if is_one and (is_light or mask.dtype == torch.bool):
+        return None
+    return mask[:, :, :1].bool() if is_light else mask[:, :, :1]
 
 
-def _window(module: nn.Module, sliding_window: int | None) -> int | None:
-    """The window of a layer. A few models do not pass it on; then it is that of their masks."""
+def _window(
+    module: nn.Module, sliding_window: int | None, mask: Tensor | None, is_paged: bool
+) -> int | None:
+    """The window of a layer with order: what its mask was asked for.
+
+    Without such a mask it is what the layer passes on. A few do not; then it is the configuration's
+    for a layer of that type. If there are no types, only continuous batching takes the
+    configuration to mean all layers, whose models may ignore it.
+    """
+    config = _config(module)
+    if mask is not None and has_order(mask):
+        return config.sliding_window if has_window(mask) else None
     if sliding_window is not _NOT_GIVEN:
         return sliding_window
-    layers = getattr(_config(module), "layer_types", None)
-    if layers is not None and layers[module.layer_idx] != "sliding_attention":
-        return None
-    return getattr(_config(module), "sliding_window", None)
+    layers = getattr(config, "layer_types", None)
+    applies = is_paged if layers is None else layers[module.layer_idx] == "sliding_attention"
+    return getattr(config, "sliding_window", None) if applies else None
 
 
 def _with_bias(mask: Tensor | None, bias: Tensor | None, width: int) -> Tensor | None:

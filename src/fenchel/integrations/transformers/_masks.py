@@ -1,22 +1,4 @@
-"""The mask that a model prepares once for its layers, in as few numbers as it can be said.
-
-Layers know their order and window, so a mask need not repeat them. What `light_mask` returns has
-four dimensions, because models pass such a mask on as it is. With order and window:
-
-    None                            nothing else is hidden
-    integers (B, 1, 1, 1)           how many keys each sequence has, the first at the first query
-    integers (1, 1, n + 1, 1)       where n sequences start, and where the last one ends, for the
-                                    rows of the batch one behind the other
-    booleans (B or 1, 1, 1, width)  which of the first `width` keys are there; the last of them
-                                    stands at the last query
-
-A mask with a row for each query has its own order, or none, whatever its layer knows:
-
-    integers (B, 1, T, S)           how many keys each sequence has: one number for each in memory
-    booleans (B, 1, T, S)           all that each query sees: one row for each sequence in memory
-                                    if all its queries see the same, and one number for all if
-                                    nothing is hidden
-"""
+"""The mask that a model prepares once for its layers, in as few numbers as it can be said."""
 
 from __future__ import annotations
 
@@ -33,6 +15,8 @@ from transformers.masking_utils import (
     sdpa_mask,
 )
 from transformers.utils.import_utils import is_tracing
+
+from ._light import WITH_WINDOW
 
 _CONJUNCTION = f"{and_masks.__qualname__}."
 
@@ -53,7 +37,7 @@ def light_mask(
     device: torch.device | str = "cpu",
     config: Any = None,
     **_: Any,
-) -> Tensor | None:
+) -> Tensor:
     """The mask of queries at q_offset + t and keys at kv_offset + j, with t < T and j < S.
 
     The arguments are those that transformers gives to every function of `AttentionMaskInterface`.
@@ -86,6 +70,13 @@ def light_mask(
         assert found is not None
         return found
 
+    def with_order(found: Tensor) -> Tensor:
+        return found if local_size is None else found.to(WITH_WINDOW[found.dtype])
+
+    def all_of(width: int) -> Tensor:
+        one = torch.ones(1, 1, 1, 1, dtype=torch.int8, device=device)
+        return with_order(one).expand(-1, -1, -1, width)
+
     if use_vmap or (local_size is not None and not _is_window(local_size, config)):
         return written_out()
     padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
@@ -98,13 +89,13 @@ def light_mask(
         return written_out()
     if q_length == 1:
         is_last = isinstance(q_offset, int) and kv_offset + kv_length == q_offset + 1
-        is_none = allow_is_causal_skip and attention_mask is None and is_last
-        return None if is_none else written_out()
+        has_all = allow_is_causal_skip and attention_mask is None and is_last
+        return all_of(kv_length) if has_all else written_out()
     if not allow_is_causal_skip:
         is_packed = mask_function is not causal_mask_function and attention_mask is None
         starts_here = isinstance(q_offset, int) and q_offset == kv_offset == 0
         if is_packed and starts_here and q_length == kv_length:
-            return _offsets(mask_function, batch_size, q_length, device)
+            return with_order(_offsets(mask_function, batch_size, q_length, device))
         return written_out()
     if isinstance(q_offset, Tensor) and is_tracing(q_offset):
         return written_out()
@@ -114,12 +105,8 @@ def light_mask(
     if padding is not None:
         found = _keys(padding[:, kv_offset : kv_offset + width], allow_lengths=width == q_length)
         if found is not None:
-            return found
-    if width == kv_length:
-        return None
-    if width == q_length:
-        return torch.full((1, 1, 1, 1), width, dtype=torch.int32, device=device)
-    return torch.ones(1, 1, 1, width, dtype=torch.bool, device=device)
+            return with_order(found if found.dtype == torch.int32 else found.to(torch.int8))
+    return all_of(width)
 
 
 def _is_window(local_size: int, config: Any) -> bool:
