@@ -97,23 +97,75 @@ def test_models_whose_attention_is_their_own_refuse(family: str) -> None:
         model_class(config)
 
 
-def test_a_part_of_a_larger_model_is_named() -> None:
+SMALL = {
+    "d_model": 8,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "vocab_size": 20,
+}
+PARTLY = {
+    "BigBirdPegasus": SMALL,
+    "PegasusX": SMALL,
+    "LongT5": {"d_model": 8, "d_ff": 8, "num_layers": 1, "vocab_size": 20},
+    "Informer": {**SMALL, "prediction_length": 2},
+}
+
+
+@pytest.mark.parametrize("family", PARTLY)
+def test_models_with_some_attention_of_their_own_refuse(family: str) -> None:
+    model_class = getattr(transformers, f"{family}Model")
+    config_class = getattr(transformers, f"{family}Config")
+    refusal = r"has \w+Attention, which does not use transformers' `AttentionInterface`"
+    with pytest.raises(ValueError, match=refusal):
+        model_class(config_class(**PARTLY[family], attn_implementation=NAME))
+    model = model_class(config_class(**PARTLY[family]))
+    with pytest.raises(ValueError, match=refusal):
+        model.set_attn_implementation(NAME)
+
+
+def test_the_attention_that_is_built_decides() -> None:
+    options = {**PARTLY["Informer"], "attention_type": "full", "attn_implementation": NAME}
+    assert transformers.InformerModel(transformers.InformerConfig(**options)) is not None
+
+
+@pytest.mark.parametrize("family", ["Git", "SamVision"])
+def test_models_with_a_table_of_attention_refuse(family: str) -> None:
+    config = getattr(transformers, f"{family}Config")(attn_implementation=NAME)
+    with pytest.raises(ValueError, match=r"does not use transformers' `AttentionInterface`"):
+        getattr(transformers, f"{family}Model")(config)
+
+
+def llava_config() -> Any:
     sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     text = {"model_type": "llama", "hidden_size": 8, "vocab_size": 20, **sizes}
     vision = {"model_type": "clip_vision_model", "hidden_size": 8, "image_size": 16, **sizes}
-    config = transformers.LlavaConfig(
-        text_config=text,
-        vision_config={**vision, "patch_size": 8},
-        attn_implementation={"text_config": NAME},
-    )
+    return transformers.LlavaConfig(text_config=text, vision_config={**vision, "patch_size": 8})
+
+
+def test_a_part_of_a_larger_model_is_named() -> None:
+    config = llava_config()
+    config._attn_implementation = {"text_config": NAME}
     model = transformers.LlavaForConditionalGeneration(config)
     assert model.config.text_config._attn_implementation == NAME
     assert model.config.vision_config._attn_implementation == "sdpa"
 
 
+@pytest.mark.parametrize("name", [None, {"text_config": NAME}])
+def test_the_parts_that_are_named_learn(name: Any) -> None:
+    config = llava_config()
+    config._attn_implementation = name
+    model = learn_alpha(transformers.LlavaForConditionalGeneration)(config)
+    assert len(alphas(model)) == (2 if name is None else 1)
+    with pytest.raises(ValueError, match='`attn_implementation="sdpa"` would not use the α'):
+        model.set_attn_implementation("sdpa")
+    assert model.config.text_config._attn_implementation == NAME
+
+
 def test_models_whose_attention_is_their_own_learn_no_alpha() -> None:
     config = transformers.GPTJConfig(vocab_size=9, n_embd=8, n_head=2, n_layer=1, rotary_dim=4)
-    with pytest.raises(ValueError, match="GPTJModel has no attention to learn an `alpha` for"):
+    with pytest.raises(ValueError, match="GPTJModel does not use transformers' `AttentionInterf"):
         learn_alpha(transformers.GPTJModel)(config)
 
 
@@ -150,6 +202,29 @@ def test_each_head_learns_its_alpha() -> None:
     for logit in found.values():
         assert logit.shape == (4,)
         assert logit.unique().numel() == 4
+
+
+def test_learning_needs_no_name(tmp_path: Path) -> None:
+    learning, ids = learn_alpha(transformers.LlamaForCausalLM, 1.3), tokens(2, 8)
+    learned_llama(1.3).save_pretrained(tmp_path)
+    for model in (
+        learning(transformers.LlamaConfig(**DECODER)),
+        learning.from_pretrained(tmp_path),
+    ):
+        assert model.config._attn_implementation == NAME
+        model(ids, labels=ids).loss.backward()
+        assert all(bool((logit.grad != 0).any()) for logit in alphas(model).values())
+
+
+@pytest.mark.parametrize("name", ["sdpa", "eager"])
+def test_other_implementations_do_not_learn(name: str) -> None:
+    learning = learn_alpha(transformers.LlamaForCausalLM)
+    with pytest.raises(ValueError, match=rf'`attn_implementation="{name}"` would not use the α'):
+        learning(transformers.LlamaConfig(**DECODER, attn_implementation=name))
+    model = learned_llama()
+    with pytest.raises(ValueError, match='choose `attn_implementation="fenchel_entmax"`'):
+        model.set_attn_implementation(name)
+    assert model.config._attn_implementation == NAME
 
 
 def test_the_gradient_of_alpha() -> None:

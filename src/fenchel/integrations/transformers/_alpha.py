@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ... import _checks
-from ...attention._alpha import learned
-from ...mappings import AbstractMapping
-from ...mappings._entmax import Entmax
+from ._modules import calls_by_name
+from ._names import ENTMAX, is_registered, register
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -32,13 +30,13 @@ def learn_alpha(model_class: type[Model], alpha: float = 1.5) -> type[Model]:
         model_class: a class of transformers, such as `LlamaForCausalLM`.
         alpha: where each head starts; between 1 and 2.
     Returns:
-        A subclass of the same name. Its models use the α that they learn with every attention
-        implementation that `register` made from an `Entmax`, and ignore it with others, such as
-        `"sdpa"`.
+        A subclass of the same name. Its models have the attention implementation
+        `"fenchel_entmax"` unless they are given another that `register` made from an `Entmax`. If
+        parts of a model are named, only these learn.
     Raises:
         TypeError: if `model_class` is not a class of models.
         ValueError: if `alpha` is not between 1 and 2, or, for a model, if it has no attention that
-            uses `AttentionInterface`.
+            uses `AttentionInterface`, or is given an implementation that `register` did not make.
 
     >>> from transformers import LlamaConfig, LlamaForCausalLM
     >>> config = LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1,
@@ -85,10 +83,21 @@ def _learning(model_class: Any, alpha: float) -> Any:
             r"alpha_logit$",
         )
 
-        def __init__(self, *inputs: Any, **options: Any) -> None:
-            super().__init__(*inputs, **options)
+        def __init__(self, config: Any, *inputs: Any, **options: Any) -> None:
+            _choose_entmax(config)
+            super().__init__(config, *inputs, **options)
             for module in _attention_modules(self):
                 module.alpha_logit = nn.Parameter(torch.full((_num_heads(module),), start).float())
+
+        def set_attn_implementation(self, *names: Any, **options: Any) -> None:
+            configs: list[Any] = [x.config for x in self.modules() if hasattr(x, "alpha_logit")]
+            before = [config._attn_implementation for config in configs]
+            super().set_attn_implementation(*names, **options)
+            for config in configs:
+                if not is_registered(name := config._attn_implementation):
+                    for each, earlier in zip(configs, before, strict=True):
+                        each._attn_implementation_internal = earlier
+                    raise _refusal(name)
 
         def __reduce__(self) -> tuple[Any, ...]:
             return _blank, (model_class, alpha), self.__dict__
@@ -114,26 +123,43 @@ def _blank(model_class: Any, alpha: float) -> Any:
     return learning.__new__(learning)
 
 
+def _choose_entmax(config: Any) -> None:
+    """Gives the configuration a name that `register` made, if it has none."""
+    names = _names_in(config)
+    if any(is_registered(name) for name in names):
+        return
+    if names:
+        raise _refusal(names[0])
+    if not is_registered(ENTMAX):
+        register()
+    config._attn_implementation = ENTMAX
+
+
+def _names_in(config: Any) -> list[str]:
+    """The attention implementations of a model and its parts, where they are given."""
+    parts = (getattr(config, key, None) for key in config.sub_configs)
+    inside = [name for part in parts if part is not None for name in _names_in(part)]
+    own = config._attn_implementation
+    return inside if own is None else [own, *inside]
+
+
+def _refusal(name: str) -> ValueError:
+    return ValueError(
+        f'`attn_implementation="{name}"` would not use the α that this model learns; choose '
+        f'`attn_implementation="{ENTMAX}"`, or another that `register` made from an `Entmax`.'
+    )
+
+
 def _attention_modules(model: nn.Module) -> list[Any]:
-    """The modules that call an attention implementation by its name."""
-    found = [module for module in model.modules() if _calls_by_name(type(module))]
+    """The modules that call one of our attention implementations by its name."""
+    by_name: list[Any] = [module for module in model.modules() if calls_by_name(type(module))]
+    found = [module for module in by_name if is_registered(module.config._attn_implementation)]
     if not found:
         raise ValueError(
             f"{type(model).__name__} has no attention to learn an `alpha` for: none of its modules "
             "uses transformers' `AttentionInterface`."
         )
     return found
-
-
-@functools.cache
-def _calls_by_name(kind: type) -> bool:
-    """Whether modules of this class look for an attention implementation."""
-    from transformers import PreTrainedModel
-
-    if issubclass(kind, PreTrainedModel):  # it only lists their names
-        return False
-    methods = (inspect.unwrap(method) for _, method in inspect.getmembers(kind, inspect.isfunction))
-    return any("ALL_ATTENTION_FUNCTIONS" in method.__code__.co_names for method in methods)
 
 
 def _num_heads(module: Any) -> int:
@@ -144,23 +170,3 @@ def _num_heads(module: Any) -> int:
             if isinstance(number, int):
                 return number
     raise ValueError(f"{type(module).__name__} does not say how many heads it has.")
-
-
-def with_learned_alpha(
-    module: nn.Module, mapping: AbstractMapping, num_heads: int
-) -> Entmax | None:
-    """The mapping with the α that the module learns; None if it learns none."""
-    logit: Tensor | None = getattr(module, "alpha_logit", None)
-    if logit is None:
-        return None
-    if not isinstance(mapping, Entmax):
-        raise ValueError(
-            f"`learn_alpha` is for entmax, and this model's attention is {mapping.name}; choose "
-            '`attn_implementation="fenchel_entmax"`.'
-        )
-    if len(logit) != num_heads:
-        raise ValueError(
-            f"{type(module).__name__} has {num_heads} heads, but `alpha_logit` is for "
-            f"{len(logit)}; replace it by a parameter of shape ({num_heads},)."
-        )
-    return learned(mapping, logit.float()[:, None, None])

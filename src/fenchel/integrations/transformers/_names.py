@@ -10,13 +10,20 @@ from ...mappings._entmax import Entmax
 from ...mappings._registry import resolve
 from ...mappings._sparsemax import Sparsemax
 from ._attention import attention_with
+from ._modules import own_attention, takes_other_names
 
+ENTMAX = "fenchel_entmax"
 _BUILT_IN: dict[str, AbstractMapping] = {
-    "fenchel_entmax": Entmax(1.5),
+    ENTMAX: Entmax(1.5),
     "fenchel_sparsemax": Sparsemax(),
 }
 _MEANT_FOR_OTHERS = ("flash", "sdpa", "flex_attention", "eager", "/", "|")
 _names: set[str] = set()
+
+
+def is_registered(name: str | None) -> bool:
+    """Whether `register` made this attention implementation."""
+    return name is not None and name.removeprefix("paged|") in _names
 
 
 def register(name: str | None = None, mapping: AbstractMapping | str | None = None) -> None:
@@ -86,7 +93,7 @@ def _allow_in_continuous_batching() -> None:
 
     @functools.wraps(switch)
     def switch_unless_registered(self: Any, model: Any, *options: Any, **named: Any) -> None:
-        if model.config._attn_implementation.removeprefix("paged|") not in _names:
+        if not is_registered(model.config._attn_implementation):
             switch(self, model, *options, **named)
 
     ContinuousBatchingManager.switch_to_cb_friendly_attn = switch_unless_registered
@@ -94,27 +101,44 @@ def _allow_in_continuous_batching() -> None:
 
 @functools.cache
 def _refuse_in_other_models() -> None:
-    """Lets a model refuse our names if its attention is its own.
+    """Lets a model refuse our names if its attention, or part of it, is its own.
 
-    Such a model would run softmax, and misread our masks.
+    Such a model would run softmax, and misread our masks. A part that is a model with a
+    configuration of its own is asked by itself.
     """
     from transformers import PreTrainedModel
 
-    find = PreTrainedModel.get_correct_attn_implementation
+    find, finish = PreTrainedModel.get_correct_attn_implementation, PreTrainedModel.post_init
 
     @functools.wraps(find)
     def find_or_refuse(
         self: Any, requested_attention: str | None, is_init_check: bool = False
     ) -> str:
-        kind, name = type(self), requested_attention
-        is_ours = name is not None and name.removeprefix("paged|") in _names
-        is_theirs = kind.__module__.startswith("transformers.")
-        if is_ours and is_theirs and not kind._can_set_attn_implementation():
-            raise ValueError(
-                f"{kind.__name__} does not use transformers' `AttentionInterface`, so it cannot "
-                f'take `attn_implementation="{name}"`. If it is part of a larger model, name '
-                f'the parts that can, such as `{{"text_config": "{name}"}}`.'
-            )
+        _check_attention(self, requested_attention)
         return find(self, requested_attention, is_init_check)
 
+    @functools.wraps(finish)
+    def finish_or_refuse(self: Any) -> None:
+        _check_attention(self, self.config._attn_implementation)
+        finish(self)
+
     PreTrainedModel.get_correct_attn_implementation = find_or_refuse
+    PreTrainedModel.post_init = finish_or_refuse
+
+
+def _check_attention(model: Any, name: str | None) -> None:
+    """Checks that the attention of a model, as far as it is built, can have this name."""
+    if not is_registered(name):
+        return
+    kind, reason = type(model), None
+    is_theirs = kind.__module__.startswith("transformers.")
+    if is_theirs and not (kind._can_set_attn_implementation() and takes_other_names(kind)):
+        reason = "does not use transformers' `AttentionInterface`, so"
+    elif (own := own_attention(model)) is not None:
+        reason = f"has {own}, which does not use transformers' `AttentionInterface`, so"
+    if reason is not None:
+        raise ValueError(
+            f'{kind.__name__} {reason} it cannot take `attn_implementation="{name}"`. If it is '
+            f'part of a larger model, name the parts that can, such as `{{"text_config": '
+            f'"{name}"}}`.'
+        )
