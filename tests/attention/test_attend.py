@@ -282,6 +282,16 @@ def test_scores_of_zero(alpha: float) -> None:
     assert (pages == PAGES).all()
 
 
+@pytest.mark.parametrize("mapping", ["softmax", "entmax"])
+def test_no_queries_read_no_page(mapping: str) -> None:
+    _, pages = attend(queries()[:, :, :0], clusters(), mapping, pages=True)
+    assert (pages == 0).all()
+    layer = MultiHeadAttention(8, 2, mapping)
+    x = torch.randn(1, 3, 8)
+    _, pages = layer.attend(x[:, :0], layer.project(x), weights=False, pages=True)
+    assert (pages == 0).all()
+
+
 @pytest.mark.usefixtures("few_pages")
 def test_no_sequences() -> None:
     cache = clusters().index_select(0, torch.tensor([], dtype=torch.long))

@@ -132,6 +132,15 @@ def test_sequences_are_selected_and_joined() -> None:
     assert cache[0:2] is cache
 
 
+def test_only_caches_of_one_length_are_joined() -> None:
+    with pytest.raises(
+        ValueError, match=r"same heads, lengths and sizes, got .*length=2.*length=3"
+    ):
+        KeysValues.join([pair(2), pair(3)])
+    with pytest.raises(ValueError, match="`caches` must not be empty"):
+        KeysValues.join([])
+
+
 def test_gradients_pass_through() -> None:
     first, second = pair(2), pair(3)
     first.key.requires_grad_()

@@ -86,7 +86,7 @@ def attend(
         found = _certified(query, memory, mapping, scale, **options)
     if found is None:
         output = attention(query, *memory.for_reading(), mapping, None, scale, **options)
-        found = output, memory.all_pages() if pages else None
+        found = output, memory.all_pages(query.shape[2]) if pages else None
     return found if pages else found[0]  # type: ignore[return-value]
 
 

@@ -230,14 +230,26 @@ class KeysValues:
 
     @staticmethod
     def join(caches: Sequence[KeysValues]) -> KeysValues:
-        """The caches of all sequences, one after the other; their lengths are the same."""
+        """The caches of all sequences, one after the other.
+
+        Raises:
+            ValueError: if there are none, or if they differ in heads, lengths or sizes.
+        """
+        if not caches:
+            raise ValueError("`caches` must not be empty.")
+        first = caches[0]
+        for each in caches:
+            if [x.shape[1:] for x in each._tensors] != [x.shape[1:] for x in first._tensors]:
+                raise ValueError(
+                    f"`caches` must have the same heads, lengths and sizes, got {first} and {each}."
+                )
         return KeysValues(
             torch.cat([each.key for each in caches]), torch.cat([each.value for each in caches])
         )
 
-    def all_pages(self) -> Tensor:
-        """How many pages the cache has, for each sequence and head, (batch, key_heads)."""
-        count = num_pages(self.length)
+    def all_pages(self, num_queries: int) -> Tensor:
+        """How many pages are read where nothing is skipped, (batch, key_heads)."""
+        count = num_pages(self.length) if num_queries else 0
         return torch.full(self.key.shape[:2], count, dtype=torch.int32, device=self.key.device)
 
     def pages(self) -> tuple[Tensor, Tensor, Tensor]:

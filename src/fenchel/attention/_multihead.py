@@ -184,7 +184,7 @@ class MultiHeadAttention(nn.Module):
                 **options,
             )
             if pages:
-                found = (*(found if weights else (found,)), memory.all_pages())
+                found = (*(found if weights else (found,)), memory.all_pages(query.shape[1]))
         output, *others = found if isinstance(found, tuple) else (found,)
         output = self.output(output.transpose(1, 2).flatten(2))
         return (output, *others) if others else output
@@ -211,7 +211,7 @@ class MultiHeadAttention(nn.Module):
                 or −inf, where it must not.
             causal: whether a query attends only to positions up to its own, with the first query
                 at the first key (True, "upper_left") or the last at the last ("lower_right").
-            weights: whether to return the weights, too.
+            weights: whether to return the weights, too; they are those before dropout.
             window: how far a query sees, as for `attention`.
             key_lengths: (batch,), how many positions each sequence of the memory has.
             cu_seqlens: (n + 1,), where each of n sequences that are packed one behind the other
