@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import subprocess
 import sys
 from pathlib import Path
 from threading import Thread
@@ -364,6 +365,23 @@ def test_a_language_is_for_inflections(folder: Path, capsys, command: str) -> No
     assert "--language is for inflections" in capsys.readouterr().err
 
 
+def test_features_are_for_models_that_have_them(tmp_path: Path, capsys) -> None:
+    letters = Characters("ab")
+    config = ModelConfig(embedding=4, hidden=4, layers=1)
+    save(Seq2Seq(config, letters, letters), tmp_path / "model")
+    written = json.loads((tmp_path / "model" / "config.json").read_text(encoding="utf-8"))
+    written["data"] = {"task": "text", "train": ["a.tsv"], "validation": ["a.tsv"]}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(written), encoding="utf-8")
+    table = tmp_path / "table.tsv"
+    table.write_text("ab\tab\tV\n", encoding="utf-8")
+    columns = ["--columns", "source=1,target=2,features=3"]
+    for command in ("evaluate", "score"):
+        assert main([command, str(tmp_path / "model"), str(table), *columns]) == 1
+        assert "names features, and the model has none" in capsys.readouterr().err
+    assert main(["explain", str(tmp_path / "model"), "ab", "--features", "V"]) == 1
+    assert "--features: the model has none" in capsys.readouterr().err
+
+
 def test_spellings_that_a_normal_form_makes_one(tmp_path: Path, capsys) -> None:
     letters = Normalized(Characters("aé"), "NFC")
     config = ModelConfig(embedding=4, hidden=4, layers=1)
@@ -374,3 +392,16 @@ def test_spellings_that_a_normal_form_makes_one(tmp_path: Path, capsys) -> None:
     assert main(words) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["inputs", "1"] in lines
+
+
+def test_scores_of_sources_from_standard_input(tmp_path: Path) -> None:
+    letters = Characters("ab")
+    save(Seq2Seq(ModelConfig(embedding=4, hidden=4, layers=1), letters, letters), tmp_path / "m")
+    written = json.loads((tmp_path / "m" / "config.json").read_text(encoding="utf-8"))
+    files = [{"source": "a", "target": "b"}]
+    written["data"] = {"task": "translation", "train": files, "validation": files}
+    (tmp_path / "m" / "config.json").write_text(json.dumps(written), encoding="utf-8")
+    (tmp_path / "targets").write_text("b\nab\n", encoding="utf-8")
+    words = [sys.executable, "-m", "fenchel", "score", "m", "-", "targets"]
+    done = subprocess.run(words, input=b"a\nb\n", cwd=tmp_path, capture_output=True, check=True)
+    assert len(done.stdout.splitlines()) == 2

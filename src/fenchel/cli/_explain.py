@@ -52,7 +52,7 @@ def add(commands: Any, epilog: str) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ..seq2seq import explain
+    from ..seq2seq import Featured, Inflection, explain
     from ..seq2seq.explanations._page import unknown_share, verdict, warning
 
     if arguments.html is not None:
@@ -61,6 +61,8 @@ def _run(arguments: argparse.Namespace) -> int:
     models, _, defaults = trained(folders, arguments.device)
     text = arguments.text
     if arguments.features is not None:
+        if models[0].source.kind not in (Featured.kind, Inflection.kind):
+            raise ValueError("--features: the model has none; leave it out.")
         text = f"{text}\t{arguments.features}"
     found = explain(
         models,

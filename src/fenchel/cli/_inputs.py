@@ -123,6 +123,9 @@ def columns_of(
     from ..seq2seq.data._tables import is_json
 
     data = config.get("data", {})
+    has_features = not data or data.get("task") == "inflection" or data.get("features") is not None
+    if (arguments.columns or {}).get("features") is not None and not has_features:
+        raise ValueError("--columns names features, and the model has none; leave them out.")
     known = {name: data[name] for name in ColumnsConfig.model_fields if data.get(name) is not None}
     if data.get("task") == "inflection":
         known = {"source": 1, "target": 2, "features": 3}
@@ -262,7 +265,8 @@ def parallel_lines(paths: Sequence[str]) -> Iterator[Line | None]:
     from ..seq2seq.config._data import ParallelFiles
     from ..seq2seq.data._readers import LastMalformed, numbered_parallel
 
-    files, malformed = ParallelFiles(source=paths[0], target=paths[1]), LastMalformed()
+    source, target = ("/dev/stdin" if path == STANDARD_INPUT else path for path in paths)
+    files, malformed = ParallelFiles(source=source, target=target), LastMalformed()
     for number, source, target in numbered_parallel(files, malformed):
         reason = malformed.take()
         yield Line(number, source, target, f"{reason}." if reason else "")

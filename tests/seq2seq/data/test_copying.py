@@ -129,7 +129,7 @@ def test_what_cannot_be_copied_is_refused() -> None:
         copying(normalized, normalized)
     with pytest.raises(ValueError, match="needs tokens that are the same on both sides; got a sou"):
         copying(Words(["ab"]), Characters("ab"))
-    with pytest.raises(ValueError, match="Set `data.tokens.source` and `data.tokens.target`"):
+    with pytest.raises(ValueError, match=r"Set `data\.tokens\.source` and `data\.tokens\.target`"):
         copying(Words(["a"]), Characters("ab"))
     with pytest.raises(ValueError, match="only if no source has a space"):
         copying(Characters("a "), Symbols(["a"]))

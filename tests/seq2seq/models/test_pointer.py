@@ -15,7 +15,7 @@ from fenchel import seq2seq
 from fenchel.seq2seq import Characters, ModelConfig, Seq2Seq
 from fenchel.seq2seq.data._batches import Batch, batch
 from fenchel.seq2seq.data._vocabulary import BOS, EOS, PAD, UNK
-from fenchel.seq2seq.models._pointer import Pointer
+from fenchel.seq2seq.models._pointer import Pointer, first_places
 
 SHAPES = {
     "lstm": {"architecture": "lstm", "embedding": 4},
@@ -291,3 +291,11 @@ def test_samples_copy() -> None:
     assert any("x" in model.target.decode(each.tokens) for each in found)
     for each in finished:
         assert each.probability == pytest.approx(truth[model.target.decode(each.tokens)], rel=1e-5)
+
+
+def test_places_of_long_sources() -> None:
+    ids = torch.randint(2**59, 2**59 + 300, (3, 500))
+    pairs = (ids.unsqueeze(2) == ids.unsqueeze(1)).int().argmax(2)
+    assert torch.equal(first_places(ids), pairs)
+    assert not first_places(torch.zeros(1, 200_000, dtype=torch.int64)).any()
+    assert first_places(ids[:, :0]).shape == (3, 0)

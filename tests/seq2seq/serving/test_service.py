@@ -108,6 +108,15 @@ def test_scores_name_what_cannot_be_copied():
     assert [each.get("unknown_target") for each in answer["results"]] == [None, ["y", "z"]]
 
 
+@pytest.mark.parametrize("text", ["a\tb", "a\nb", "a\rb", "a\0b"])
+def test_an_input_is_one_line_of_one_column(text):
+    letters = Characters("ab")
+    with Served(Seq2Seq(ModelConfig(embedding=4, hidden=4, layers=1), letters, letters)) as plain:
+        status, answer = plain.post("/predict", {"inputs": ["a", text]})
+    assert status == 422
+    assert "`inputs[1]`" in answer["error"]["message"]
+
+
 def test_health_metrics_and_headers(served):
     status, headers, text = served.ask("GET", "/health")
     assert (status, json.loads(text)["status"]) == (200, "ok")

@@ -251,7 +251,10 @@ def main() -> None:
     is_wrong = False
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:
-            ids, source = model.read(line.decode("utf-8").rstrip("\r\n"))
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            if "\0" in text:
+                raise ValueError("the line has a NUL")
+            ids, source = model.read(text)
             if not ids:
                 raise ValueError("the line is empty")
         except ValueError as error:

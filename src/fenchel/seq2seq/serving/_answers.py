@@ -12,6 +12,7 @@ from ..config._schema import SearchConfig
 from ..data._codes import CODES
 from ..data._copying import unknown_of_pair
 from ..data._features import Featured
+from ..data._inflection import Inflection
 from ..decoding._constraints import Constraint
 from ..decoding._decode import decode
 from ..decoding._records import certificate_record, input_record, output_records
@@ -94,7 +95,12 @@ class Answers:
         return found
 
     def _check(self, place: str, text: str) -> None:
-        """Checks that the model can read a text."""
+        """Checks that the model can read a text, and that it is one input."""
+        num_tabs = {Featured.kind: 1, Inflection.kind: text.count("\t")}
+        if set(text) & set("\n\r\0"):
+            raise RequestError(422, f"`{place}` must be one line, without NUL.")
+        if text.count("\t") > num_tabs.get(self._model.source.kind, 0):
+            raise RequestError(422, f"`{place}` has other columns than an input.")
         try:
             is_empty = not self._model.source.encode(text)
         except ValueError as error:
