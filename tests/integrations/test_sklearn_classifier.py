@@ -51,7 +51,14 @@ def gradient(classifier: Any, X: np.ndarray, y: np.ndarray, C: float) -> np.ndar
     return np.concatenate([by_coef.ravel(), excess.mean(0)])
 
 
-@pytest.mark.parametrize("mapping", ["entmax", "softmax", "sparsemax", "normmax", "pnormmax"])
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        "entmax",
+        "sparsemax",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("softmax", "normmax", "pnormmax")),
+    ],
+)
 @pytest.mark.filterwarnings("ignore")  # the checks are not all quiet
 def test_it_passes_the_checks_of_scikit_learn(mapping: str) -> None:
     results = check_estimator(FenchelYoungClassifier(mapping), on_skip=None)

@@ -354,8 +354,8 @@ def test_a_learned_alpha_needs_entmax() -> None:
     [
         ("llama", None),
         ("mistral", "left"),
-        ("bert", None),
-        ("bert", "left"),
+        pytest.param("bert", None, marks=pytest.mark.slow),
+        pytest.param("bert", "left", marks=pytest.mark.slow),
         pytest.param("t5", None, marks=pytest.mark.slow),
     ],
 )
