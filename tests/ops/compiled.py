@@ -3,7 +3,8 @@
     python tests/ops/compiled.py WIDTH VALUE_WIDTH DTYPE
 
 prints each instruction that reads a uniform register before any wrote it. The ptxas of CUDA 12.8
-does that to addresses of tiles, and then products take another tile's numbers.
+does that to addresses of tiles, and then products take another tile's numbers. In float32 it prints
+each product that is added to the sum of other tiles, too.
 """
 
 from __future__ import annotations
@@ -76,6 +77,14 @@ def reads_before_writes(code: list[str]) -> list[str]:
     return found
 
 
+def added_products(code: str) -> list[str]:
+    """The products that do not begin at zero."""
+    constants = set(re.findall(r"(%\w+) = arith.constant dense<0.0", code))
+    products = re.findall(r"tt\.dot [^:]*", code)
+    assert products
+    return [each for each in products if re.findall(r"%\w+", each)[2] not in constants]
+
+
 def main(width: int, value_width: int, dtype: torch.dtype) -> None:
     compiled: list[Any] = []
 
@@ -97,6 +106,8 @@ def main(width: int, value_width: int, dtype: torch.dtype) -> None:
     for each in compiled:
         for line in reads_before_writes(machine_code(each.asm["cubin"])):
             sys.stdout.write(f"{each.metadata.name}: {line}\n")
+        for product in added_products(each.asm["ttgir"]) if dtype == torch.float32 else ():
+            sys.stdout.write(f"{each.metadata.name}: {product}\n")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,15 @@ HAS_TOOLS = (Path(compiler.__file__).parent / "bin" / "nvdisasm").exists()
     ids="-".join,
 )
 def test_no_address_is_used_before_it_is_known(case: tuple[str, ...]) -> None:
+    check(*case)
+
+
+@pytest.mark.skipif(not HAS_TOOLS, reason="this Triton has no disassembler")
+def test_float32_adds_up_one_tile_at_a_time() -> None:
+    check("64", "64", "float32")
+
+
+def check(*case: str) -> None:
     environment = {name: x for name, x in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *case], env=environment, capture_output=True, text=True

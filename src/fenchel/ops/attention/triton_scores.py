@@ -93,10 +93,19 @@ _INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 @triton.jit
 def dot(b_a, b_b, b_sum):
-    """b_sum + a b: the products of the given types are exact, their sum is in float32."""
-    if _INTERPRETED:  # where bfloat16 has no products
-        b_a, b_b = b_a.to(tl.float32), b_b.to(tl.float32)
-    return tl.dot(b_a, b_b, b_sum, input_precision="ieee")
+    """b_sum + a b: the products of the given types are exact, their sum is in float32.
+
+    In float32 a tile is added up for itself: sums of thousands of equal products, one after the
+    other, would all be rounded the same way. Triton makes one sum of a product and an addition
+    again, but not of a product and `fma`.
+    """
+    if b_a.dtype == tl.float32:
+        b_tile = tl.dot(b_a, b_b, tl.zeros_like(b_sum), input_precision="ieee")
+        return tl.fma(b_tile, tl.full(b_sum.shape, 1.0, tl.float32), b_sum)
+    else:
+        if _INTERPRETED:  # where bfloat16 has no products
+            b_a, b_b = b_a.to(tl.float32), b_b.to(tl.float32)
+        return tl.dot(b_a, b_b, b_sum)
 
 
 @triton.jit
