@@ -109,6 +109,28 @@ def test_constraints_allow_some_outputs(models, monkeypatch, capsys):
     assert "error: `allowed` has 'x', which is no token of the vocabulary." in errors
 
 
+def test_the_unknown_token_can_be_forbidden(models, monkeypatch, capsys):
+    words = (models[0], "--nbest", 50, "--method", "exhaustive")
+    _, lines, _ = predict(monkeypatch, capsys, LINES, *words)
+    assert any("\ufffd" in line for line in lines)
+    _, found, _ = predict(monkeypatch, capsys, LINES, *words, "--no-unknown")
+    assert set(found) >= {line for line in lines if "\ufffd" not in line}
+    assert not any("\ufffd" in line for line in found)
+
+
+def test_outputs_that_were_cut_are_counted(models, monkeypatch, capsys):
+    for words in (("--sample", 9), ("--method", "greedy")):
+        _, lines, errors = predict(monkeypatch, capsys, LINES, models[0], *words, "--json")
+        assert errors == ""
+        outputs = [each for line in lines for each in json.loads(line)["outputs"]]
+        count = sum(not each["finished"] for each in outputs)
+        errors = predict(monkeypatch, capsys, LINES, models[0], *words)[2]
+        were = "output was" if count == 1 else "outputs were"
+        note = f"note: {count} {were} cut after 6 tokens, before the end; raise --max-length.\n"
+        assert count > 0
+        assert errors == note
+
+
 def test_constraints_of_a_model_that_copies(tmp_path, monkeypatch, capsys):
     torch.manual_seed(0)
     letters = Characters("ab")
@@ -150,6 +172,7 @@ def test_outputs_ranked_by_a_score_have_it(models, monkeypatch, capsys):
         (("--length-power", "nan"), "must be a number at least 0 and at most 10, got 'nan'"),
         (("--beam", 3, "--method", "greedy"), "--beam needs the method beam, got greedy."),
         (("--beam", 3, "--method", "exhaustive"), "--beam needs the method beam, got exhaustive."),
+        (("--beam", 2, "--nbest", 3), "--nbest must be at most --beam, 2, got 3; raise --beam."),
         (("--length-power", 1, "--method", "greedy"), "needs the method beam or exhaustive"),
     ],
 )

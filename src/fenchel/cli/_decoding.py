@@ -63,6 +63,13 @@ def add_constraint(parser: argparse.ArgumentParser) -> None:
         "--allow", metavar="TEXT", help="outputs have only tokens of this text, such as letters"
     )
     parser.add_argument("--forbid", metavar="TEXT", help="outputs have no token of this text")
+    parser.add_argument(
+        "--no-unknown",
+        dest="allow_unknown",
+        action="store_false",
+        help="outputs do not have the unknown token, which is written as �, or ⁇ by a model of "
+        "subwords",
+    )
     add_length_power(parser)
 
 
@@ -93,6 +100,8 @@ def constraint_of(arguments: Any, model: Seq2Seq) -> Constraint:
     from ..seq2seq import Constraint
     from ..seq2seq.decoding._restriction import Restriction
 
-    constraint = Constraint(arguments.prefix, arguments.allow, arguments.forbid or "")
+    constraint = Constraint(
+        arguments.prefix, arguments.allow, arguments.forbid or "", arguments.allow_unknown
+    )
     Restriction([constraint], model.target, torch.device("cpu"))
     return constraint

@@ -45,11 +45,12 @@ def add(commands: Any, epilog: str) -> None:
         "output, its probability, and the certificate (--certificate): complete, all outputs of "
         "nonzero probability were found, written or not; exact, no output is more probable than "
         "the first; or none. --sample N draws outputs from the model instead of searching. With "
-        "--prefix, --allow and --forbid, only some outputs are allowed, and the certificate is "
-        "about these. With --json, each line is an object. A line that cannot be read is "
-        "reported on standard error, and its output is empty; the exit code is then 1. With "
-        "--format or --columns standard input is a table, such as a test file: its targets are "
-        "ignored, and a header has no output. Of JSON, the output is JSON. "
+        "--prefix, --allow, --forbid and --no-unknown, only some outputs are allowed, and the "
+        "certificate is about these. Outputs that --max-length cut are counted on standard error. "
+        "With --json, each line is an object, which says it of each output. A line that cannot be "
+        "read is reported on standard error, and its output is empty; the exit code is then 1. "
+        "With --format or --columns standard input is a table, such as a test file: its targets "
+        "are ignored, and a header has no output. Of JSON, the output is JSON. "
         "Example: printf 'draw\\tV;PST\\n' | fenchel predict MODEL --nbest 3 --certificate",
         epilog=epilog,
     )
@@ -65,7 +66,8 @@ def add(commands: Any, epilog: str) -> None:
         "--nbest",
         type=search_size("nbest"),
         metavar="N",
-        help="the largest number of outputs of an input",
+        help="the largest number of outputs of an input; at most --beam, if that is given, and "
+        "otherwise the beam is at least as wide",
     )
     parser.add_argument("--certificate", action="store_true", help="write what the search proved")
     parser.add_argument(
@@ -99,6 +101,9 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     for name in ("temperature", "seed"):
         if not arguments.sample and getattr(arguments, name) is not None:
             parser.error(f"--{name} needs --sample.")
+    beam, nbest = arguments.beam, arguments.nbest
+    if beam and nbest and nbest > beam:
+        parser.error(f"--nbest must be at most --beam, {beam}, got {nbest}; raise --beam.")
     check_method(parser, arguments)
     if sys.stdin is None or sys.stdout is None:
         raise OSError("standard input and standard output must be open.")
@@ -106,10 +111,11 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         sys.stdout.reconfigure(encoding="utf-8")
     models, config, defaults = trained(arguments.models, arguments.device)
     size = arguments.batch_size or defaults.batch_size
+    arguments.max_length = arguments.max_length or defaults.max_length
     find = _finder(models, arguments, defaults, size)
     is_table = is_table_told(arguments)
     parse = _table_parser(arguments, config) if is_table else source_parser(config)
-    num_errors = 0
+    num_errors = num_cut = 0
     if sys.stdin.isatty():
         print("Type inputs, one per line; Ctrl-D on an empty line ends.", file=sys.stderr)
     for block in blocks(file_lines(STANDARD_INPUT, parse), models[0], size):
@@ -119,8 +125,16 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             num_errors += bool(line.error)
             if not line.error and not found:
                 print(f"line {line.number}: no allowed output was found.", file=sys.stderr)
+            num_cut += sum(not each.finished for each in found)
             _write(line, found, result, models[0], arguments)
         sys.stdout.flush()
+    if num_cut and not arguments.json:  # JSON says it of each output
+        were = "output was" if num_cut == 1 else "outputs were"
+        tokens = "1 token" if arguments.max_length == 1 else f"{arguments.max_length} tokens"
+        print(
+            f"note: {num_cut} {were} cut after {tokens}, before the end; raise --max-length.",
+            file=sys.stderr,
+        )
     return report_errors("predict", num_errors)
 
 
@@ -133,7 +147,7 @@ def _finder(
 
     options: dict[str, Any] = {
         "batch_size": size,
-        "max_length": arguments.max_length or defaults.max_length,
+        "max_length": arguments.max_length,
         "constraints": constraint_of(arguments, models[0]),
     }
     if arguments.sample:

@@ -66,6 +66,33 @@ def test_constraints_of_each_input(architecture):
         ]
 
 
+@pytest.mark.parametrize("copy_source", [False, True])
+def test_without_the_unknown_token_the_claims_are_about_the_other_outputs(copy_source):
+    torch.manual_seed(0)
+    letters = Characters("ab")
+    sizes = ModelConfig(
+        embedding=8, hidden=8, layers=1, output="sparsemax", copy_source=copy_source
+    )
+    model = Seq2Seq(sizes, letters, letters).eval()
+    constraints = [
+        None,
+        Constraint(allow_unknown=False),
+        Constraint(forbidden=["<unk>"]),
+        Constraint(forbidden="a", allow_unknown=False),
+        Constraint(forbidden=["<unk>", "a"]),
+    ]
+    options = {"method": "exhaustive", "max_length": 3}
+    free, *found = decode(model, ["abx"] * 5, constraints=constraints, **options)
+    texts = [[model.target.decode(each.tokens) for each in result.hypotheses] for result in found]
+    assert any(UNK in each.tokens for each in free.hypotheses)
+    assert not any(UNK in each.tokens for result in found for each in result.hypotheses)
+    assert any("x" in text for text in texts[0]) == copy_source  # copied, and so not unknown
+    for first, second in (found[:2], found[2:]):
+        assert first.hypotheses == second.hypotheses
+        assert (first.certificate, first.mass) == (second.certificate, second.mass)
+    assert found[0].mass < free.mass
+
+
 def test_a_prefix_of_subwords_may_be_spelled_in_any_way():
     texts = ["marched marching march mark marks"] * 50
     subwords = Subwords.build(texts, 30)
@@ -89,6 +116,7 @@ def test_a_prefix_of_subwords_may_be_spelled_in_any_way():
     [
         ({"prefix": 3}, TypeError, "`prefix` must be a text or a list of token ids, got int"),
         ({"allowed": 3}, TypeError, "`allowed` must be a text, or a list of tokens"),
+        ({"allow_unknown": 0}, TypeError, "`allow_unknown` must be a bool, got int"),
         ({"allowed": [1.5]}, TypeError, "`allowed` must be a text, or a list of tokens"),
         ({"forbidden": "x"}, ValueError, "`forbidden` has 'x', which is no token of the vocabular"),
         ({"allowed": ["xy"]}, ValueError, "`allowed` has 'xy', which is no token"),

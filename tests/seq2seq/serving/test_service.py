@@ -44,6 +44,7 @@ def served(model) -> Iterator[Served]:
         ),
         ({"prefix": "dr", "forbidden": "sw"}, ["--prefix", "dr", "--forbid", "sw"]),
         ({"allowed": ["d", "r"], "max_length": 3}, ["--allow", "dr", "--max-length", "3"]),
+        ({"allow_unknown": False, "nbest": 5}, ["--no-unknown", "--nbest", "5"]),
         ({"length_power": 1.0, "nbest": 2}, ["--length-power", "1", "--nbest", "2"]),
     ],
 )
@@ -170,6 +171,7 @@ def test_health_metrics_and_headers(served):
         ({"inputs": ["d V"], "seed": 1}, 422, "`seed` needs `samples`."),
         ({"inputs": ["d V"], "length_power": 1.0, "method": "greedy"}, 422, "needs the method"),
         ({"inputs": ["d V"], "beam": 2, "method": "greedy"}, 422, "`beam` needs the method beam"),
+        ({"inputs": ["d V"], "beam": 2, "nbest": 3}, 422, "`nbest` must be at most `beam`, 2, got"),
         ({"inputs": None}, 422, "`inputs`: Input should be a valid array"),
         ({"inputs": ["d V"], "nbset": None}, 422, "`nbset`: Extra inputs are not permitted"),
     ],

@@ -27,16 +27,19 @@ class Constraint:
         allowed: the only tokens of an output, besides its end. A text stands for its own tokens;
             otherwise names of tokens, or ids. None allows all.
         forbidden: tokens that no output has, in the same form.
+        allow_unknown: False forbids the unknown token, which a text shows as "�", or as "⁇" if
+            the tokens are subwords. What a model copies is never this token.
     Raises:
         TypeError: for anything else. Names are looked up when a search begins.
 
     >>> Constraint(prefix="dr", forbidden="aeiou")
-    Constraint(prefix='dr', allowed=None, forbidden='aeiou')
+    Constraint(prefix='dr', allowed=None, forbidden='aeiou', allow_unknown=True)
     """
 
     prefix: str | Sequence[int] = ""
     allowed: str | Collection[str | int] | None = None
     forbidden: str | Collection[str | int] = ()
+    allow_unknown: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.prefix, str) and not _holds(self.prefix, int):
@@ -49,11 +52,14 @@ class Constraint:
                     f"`{name}` must be a text, or a list of tokens by name or id, got "
                     f"{type_name(value)}."
                 )
+        if not isinstance(self.allow_unknown, bool):
+            raise TypeError(f"`allow_unknown` must be a bool, got {type_name(self.allow_unknown)}.")
 
     @property
     def is_empty(self) -> bool:
         """Whether everything is allowed."""
-        return not self.prefix and self.allowed is None and not self.forbidden
+        has_tokens = self.allowed is not None or bool(self.forbidden) or not self.allow_unknown
+        return not self.prefix and not has_tokens
 
 
 def _holds(value: object, kinds: type | tuple[type, ...]) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..data._copying import NOT_COPIED, CopyingTarget
-from ..data._vocabulary import EOS, Vocabulary
+from ..data._vocabulary import EOS, UNK, Vocabulary
 from ..models._ensemble import Ensemble
 from ._constraints import Constraint, Prefix, token_ids
 from ._hypotheses import BackPointers, Sequences, token_sequences
@@ -63,6 +63,7 @@ class Restriction:
                 if each.allowed is not None:
                     only = frozenset(token_ids("allowed", each.allowed, vocabulary))
                 never = token_ids("forbidden", each.forbidden, vocabulary)
+                never |= set() if each.allow_unknown else {UNK}
             index.append(sets.setdefault((only, frozenset(never)), len(sets)))
         self._sets = list(sets)
         self._index = torch.tensor(index, device=device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -61,8 +62,8 @@ class Answers:
         self._check_positions(request)
         constraint = _constraint(request.constraint, self._model)
         # Each input has a constraint of its own; all other options are those of the batch.
-        of_inputs = {"inputs": (), "prefix": "", "allowed": None, "forbidden": ""}
-        key = tuple(request.model_copy(update=of_inputs))
+        of_inputs = ("inputs", *(each.name for each in fields(Constraint)))
+        key = tuple(request.model_copy(update=dict.fromkeys(of_inputs)))
         items = [(text, constraint) for text in request.inputs]
 
         def run(items: list[Any], check: Check) -> list[dict[str, Any]]:

@@ -52,6 +52,7 @@ class Predict(Request):
     prefix: str = ""
     allowed: str | list[str] | None = None
     forbidden: str | list[str] = ""
+    allow_unknown: bool = True
     length_power: float = Field(0.0, ge=0, le=10, allow_inf_nan=False)
     samples: int | None = Field(None, ge=1)
     temperature: float = Field(1.0, gt=0, le=1e6, allow_inf_nan=False)
@@ -67,7 +68,7 @@ class Predict(Request):
     @property
     def constraint(self) -> Constraint:
         """Which outputs are allowed."""
-        return Constraint(self.prefix, self.allowed, self.forbidden)
+        return Constraint(self.prefix, self.allowed, self.forbidden, self.allow_unknown)
 
     def check(self) -> None:
         """Checks options that do not go together."""
@@ -75,6 +76,10 @@ class Predict(Request):
             raise RequestError(422, "`length_power` needs the method beam or exhaustive.")
         if self.beam and self.method != "beam":
             raise RequestError(422, f"`beam` needs the method beam, got {self.method}.")
+        if self.beam and self.nbest > self.beam:
+            raise RequestError(
+                422, f"`nbest` must be at most `beam`, {self.beam}, got {self.nbest}; raise `beam`."
+            )
         given = [name for name in type(self).model_fields if name in self.model_fields_set]
         for name in given:
             if self.samples and name in OF_SEARCH and getattr(self, name):
