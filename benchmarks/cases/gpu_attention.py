@@ -31,9 +31,9 @@ from .options import Options
 ROUNDS, LONG_ROUNDS = 11, 5
 """Rounds, and those from LONG on."""
 LONG = 65536
-SECONDS = 200
+SECONDS = 300
 """After which other packages are skipped."""
-COMPILE_SECONDS = 45
+COMPILE_SECONDS = 60
 """Spent at most on compiling all kernels beforehand, in several processes."""
 WAIT_CYCLES = 10_000_000
 TOLERANCE = 0.02

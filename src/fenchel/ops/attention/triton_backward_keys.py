@@ -7,7 +7,6 @@ So no two programs write to the same place, and results are always the same.
 import triton
 import triton.language as tl
 
-from .triton_backward import solved_tile
 from .triton_scores import (
     DROPOUT,
     HAS_MASK,
@@ -25,6 +24,7 @@ from .triton_scores import (
     query_ranges,
     store_tile,
 )
+from .triton_solved import solved_tile
 from .triton_threshold import ANY
 
 
