@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fenchel._atomic import atomic_write, check_writable, write_text
+from fenchel._atomic import atomic_folder, atomic_write, check_writable, write_text
 
 
 def test_links_in_place_of_temporary_files_are_not_followed(tmp_path: Path) -> None:
@@ -35,6 +35,43 @@ def test_files_are_replaced_at_once_or_not_at_all(tmp_path: Path) -> None:
         fail()
     assert path.read_text(encoding="utf-8") == "before"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_files_of_a_folder_appear_together_or_not_at_all(tmp_path: Path) -> None:
+    folder, precious = tmp_path / "deep" / "folder", tmp_path / "precious"
+
+    def write(text: str, *, is_failing: bool = False) -> None:
+        with atomic_folder(folder) as new:
+            for name in ("a", "b"):
+                write_text(new / name, text)
+            assert not is_failing, "the second step failed"
+
+    with pytest.raises(AssertionError, match="the second step failed"):
+        write("half", is_failing=True)
+    assert list((tmp_path / "deep").iterdir()) == []
+    write("old")
+    write_text(folder / "c", "kept")
+    precious.mkdir()
+    write_text(precious / "a", "kept")
+    (folder / ".partial").symlink_to(precious)
+    with pytest.raises(AssertionError, match="the second step failed"):
+        write("half", is_failing=True)
+    names = ("a", "b", "c")
+    assert [(folder / name).read_text(encoding="utf-8") for name in names] == ["old", "old", "kept"]
+    write("new")
+    assert [(folder / name).read_text(encoding="utf-8") for name in names] == ["new", "new", "kept"]
+    assert sorted(path.name for path in folder.iterdir()) == [*names]
+    assert [path.name for path in folder.parent.iterdir()] == ["folder"]
+    assert (precious / "a").read_text(encoding="utf-8") == "kept"
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    write_text(tmp_path / "file", "kept")
+    with (
+        pytest.raises(NotADirectoryError, match="file is not a folder; choose another name"),
+        atomic_folder(tmp_path / "file"),
+    ):
+        pass
 
 
 def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,37 @@ def atomic_write(path: Path) -> Iterator[Path]:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder to write files to; they go to `folder` when the block ends without an
+    error, and otherwise nowhere.
+
+    A folder that is missing appears at once. In one that exists, files of the same names are
+    replaced one by one, and others stay.
+
+    Raises:
+        NotADirectoryError: if the path is something else than a folder.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is not a folder; choose another name.")
+    folder = folder.resolve()
+    is_new = not folder.exists()
+    new = folder.with_name(f".{folder.name}.partial") if is_new else folder / ".partial"
+    if new.is_symlink():  # which is not followed
+        new.unlink()
+    shutil.rmtree(new, ignore_errors=True)  # left by a killed process
+    new.mkdir(parents=True)
+    try:
+        yield new
+        if is_new:
+            os.replace(new, folder)
+        else:
+            for path in sorted(new.iterdir()):
+                os.replace(path, folder / path.name)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def check_writable(path: Path) -> None:

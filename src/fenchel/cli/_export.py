@@ -32,7 +32,7 @@ def add(commands: Any, epilog: str) -> None:
         type=Path,
         required=True,
         metavar="FOLDER",
-        help="created if it is missing; files in it are replaced",
+        help="created if it is missing; files in it are replaced, all at the end",
     )
     parser.add_argument(
         "--format",

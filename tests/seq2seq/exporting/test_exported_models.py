@@ -338,6 +338,19 @@ def test_the_command(tmp_path, capsys):
     assert "holds no trained model" in capsys.readouterr().err
 
 
+def test_an_export_that_fails_leaves_nothing_behind(tmp_path, monkeypatch, capsys):
+    save(build("lstm softmax"), tmp_path / "model")
+    words = ["export", str(tmp_path / "model"), "-o", str(tmp_path / "out"), "--format", "pt2"]
+
+    def fail(*_: object) -> None:
+        raise OSError("the disk is full.")
+
+    monkeypatch.setattr(_export, "save_vocabularies", fail)
+    assert cli.main(words) == 1
+    assert "fenchel export: error: the disk is full." in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 @pytest.mark.slow
 def test_what_onnx_does_not_have_is_refused(tmp_path, capsys):
     torch.manual_seed(0)

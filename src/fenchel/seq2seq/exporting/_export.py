@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ... import __version__
-from ..._atomic import atomic_write, write_text
+from ..._atomic import atomic_folder, atomic_write, write_text
 from .._checks import check_search_size
 from .._files import write_json
 from ..data._vocabulary import BOS, EOS, PAD, UNK
@@ -42,7 +42,8 @@ def export(
 
     Args:
         model: on the CPU.
-        folder: created if it is missing; each file in it is replaced atomically.
+        folder: created if it is missing; files in it are replaced at the end, so that an error
+            leaves it as it was.
         formats: "onnx" for ONNX files and a script that decodes with them, "pt2" for programs of
             `torch.export`.
         beam, max_length: the script's defaults, as for `search`.
@@ -52,6 +53,7 @@ def export(
     Raises:
         TypeError, ValueError: for other formats or sizes, or if ONNX has no operation for it.
         ModuleNotFoundError: if the packages onnx and onnxscript are missing.
+        NotADirectoryError: if the folder is something else.
 
     >>> import tempfile
     >>> from fenchel.seq2seq import Characters, ModelConfig
@@ -71,13 +73,20 @@ def export(
             if find_spec(name) is None:
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
     was_training = model.training
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
     try:
-        parts = programs(model.eval())
-        written = _write_programs(parts, path, formats)
+        with atomic_folder(Path(folder)) as new:
+            written = _write(model.eval(), new, formats, beam, max_length)
     finally:
         model.train(was_training)
+    return [Path(folder, each.name) for each in written]
+
+
+def _write(
+    model: Seq2Seq, path: Path, formats: Collection[str], beam: int, max_length: int
+) -> list[Path]:
+    """Writes all files, as `export` describes them, to a folder that exists."""
+    parts = programs(model)
+    written = _write_programs(parts, path, formats)
     save_vocabularies(path, model.source, model.target)
     write_json(path / DESCRIPTION, _description(model, parts, beam, max_length))
     written += [path / VOCABULARY, path / DESCRIPTION]
