@@ -18,10 +18,12 @@ from ._inputs import (
     check_no_columns,
     columns_of,
     has_tables,
+    language_of_files,
 )
 from ._models import add_ensemble, add_limits, add_search, trained
 
 if TYPE_CHECKING:
+    from ..seq2seq import Seq2Seq
     from ..seq2seq.data._readers import Malformed, Pair
     from ..seq2seq.evaluation._evaluation import Evaluation
 
@@ -97,7 +99,6 @@ def _measures(text: str) -> list[str]:
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from ..seq2seq._files import write_json
     from ..seq2seq.config._data import EvaluationConfig
-    from ..seq2seq.data._inflection import only_language
     from ..seq2seq.data._readers import Malformed
     from ..seq2seq.evaluation._evaluation import evaluate
     from ..seq2seq.models._folder import section
@@ -118,8 +119,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if task == own_task:
         settings = section(arguments.model, config, "evaluation", EvaluationConfig)
     malformed = Malformed(skip=not arguments.strict)
-    language = arguments.language or only_language(models[0].source)
-    pairs = _pairs(parser, arguments, config, task, language, malformed)
+    pairs = _pairs(parser, arguments, config, models[0], task, malformed)
     if malformed.count:
         print(f"note: {malformed}", file=sys.stderr)
     evaluation = evaluate(
@@ -147,8 +147,8 @@ def _pairs(
     parser: argparse.ArgumentParser,
     arguments: argparse.Namespace,
     config: dict[str, Any],
+    model: Seq2Seq,
     task: str,
-    language: str | None,
     malformed: Malformed,
 ) -> list[Pair]:
     from ..seq2seq.config._data import ParallelFiles
@@ -157,7 +157,7 @@ def _pairs(
     files = ["/dev/stdin" if file == STANDARD_INPUT else file for file in arguments.files]
     if task == "inflection":
         check_no_columns(parser, arguments)
-        return list(inflections(files, malformed, language))
+        return list(inflections(files, malformed, language_of_files(parser, arguments, model)))
     if has_tables(config, arguments):
         return [
             pair

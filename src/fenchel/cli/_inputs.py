@@ -98,6 +98,20 @@ def check_language(
         parser.error("--language is for inflections; leave it out.")
 
 
+def language_of_files(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace, model: Seq2Seq
+) -> str | None:
+    """The language of all inflections: that of the option, or the model's only one; None if the
+    names of the files say it. Exits with 2 if standard input, which has no name, should."""
+    from ..seq2seq.data._inflection import only_language
+
+    language = arguments.language or only_language(model.source)
+    if language is None and STANDARD_INPUT in arguments.files:
+        known = ", ".join(getattr(model.source, "languages", []))
+        parser.error(f"add --language: standard input has no name that says it; one of {known}.")
+    return language
+
+
 def has_tables(config: dict[str, Any], arguments: argparse.Namespace) -> bool:
     """Whether files are tables: not for a model of parallel text, unless the options say so."""
     files = config.get("data", {}).get("train")

@@ -19,6 +19,7 @@ from ._inputs import (
     columns_of,
     file_lines,
     has_tables,
+    language_of_files,
     parallel_lines,
     report_errors,
 )
@@ -130,14 +131,13 @@ def _parse_lines_of(
     model: Seq2Seq,
 ) -> Parse:
     """Parses the lines of a table, or of inflections."""
-    from ..seq2seq.data._inflection import only_language
     from ..seq2seq.data._readers import inflection_parser, language_of
     from ..seq2seq.data._tables import Table, is_json
 
     if _is_inflection(model):
         check_no_columns(parser, arguments)
-        language = arguments.language or only_language(model.source) or language_of(path)
-        return inflection_parser(language)
+        language = language_of_files(parser, arguments, model)
+        return inflection_parser(language or language_of(path))
     columns = columns_of(config, arguments, path)
     return Table(columns, json=is_json(path, columns)).parse
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fenchel.seq2seq import Characters, Inflection, Subwords, Symbols, Vocabulary, Words
+from fenchel.seq2seq import Characters, Featured, Inflection, Subwords, Symbols, Vocabulary, Words
 from fenchel.seq2seq.data import _codes
 from fenchel.seq2seq.data._codes import CODES, Codes
-from fenchel.seq2seq.data._copying import FIRST_CODE, FIRST_OTHER, NOT_COPIED, copying
+from fenchel.seq2seq.data._copying import (
+    FIRST_CODE,
+    FIRST_OTHER,
+    NOT_COPIED,
+    check_copyable,
+    copying,
+)
 from fenchel.seq2seq.data._corpus import encode
 from fenchel.seq2seq.data._normalized import Normalized
 from fenchel.seq2seq.data._vocabulary import EOS, UNK
@@ -133,6 +139,16 @@ def test_what_cannot_be_copied_is_refused() -> None:
         copying(Words(["a"]), Characters("ab"))
     with pytest.raises(ValueError, match="only if no source has a space"):
         copying(Characters("a "), Symbols(["a"]))
+
+
+def test_a_space_that_is_not_in_the_vocabulary_is_refused_in_training() -> None:
+    pair = copying(Characters("ab"), Symbols(["a"]))
+    check_copyable(*pair, "ab\N{SNOWMAN}")
+    with pytest.raises(ValueError, match=r"only if no source has a space. There is one in 'a b'"):
+        check_copyable(*pair, "a b")
+    featured = copying(Featured(Characters("ab"), ["V"]), Symbols(["a"]))
+    check_copyable(*featured, "ab\tV")
+    check_copyable(Characters("ab"), Symbols(["a"]), "a b")  # nothing is copied
 
 
 def test_a_space_is_no_symbol() -> None:

@@ -65,3 +65,26 @@ def test_subwords_are_refused(folder: Path) -> None:
         ValueError, match=r"`model.copy_source` is for characters or words; subwords"
     ):
         inflected.config(folder, data=data, model={"copy_source": True})
+
+
+@pytest.mark.parametrize("is_streaming", [False, True])
+def test_a_rare_space_is_refused_like_a_frequent_one(tmp_path: Path, is_streaming: bool) -> None:
+    """It falls out of a small vocabulary, and cannot be copied into a target of symbols."""
+    path = tmp_path / "words.tsv"
+    path.write_text("abcd\ta b c\n" * 9 + "a b\ta b\n", encoding="utf-8")
+    config = seq2seq.Config.model_validate(
+        {
+            "data": {
+                "task": "text",
+                "train": [str(path)],
+                "validation": [str(path)],
+                "tokens": {"source": "characters", "target": "none"},
+                "vocabulary_size": 8,
+                "streaming": is_streaming,
+            },
+            "model": {"embedding": 4, "hidden": 4, "layers": 1, "copy_source": True},
+            "training": {"folder": str(tmp_path / "model"), "device": "cpu", "epochs": 1},
+        }
+    )
+    with pytest.raises(ValueError, match=r"only if no source has a space\. There is one in 'a b'"):
+        seq2seq.train(config)

@@ -146,6 +146,7 @@ def test_a_finished_training_does_nothing(folder: Path) -> None:
     ("limits", "reason", "steps"),
     [
         ({"steps": 7}, "7 steps are done", 7),
+        ({"steps": 1}, "1 step is done", 1),
         ({"minutes": 1e-9}, "1e-09 minutes are over", 1),
         (
             {"learning_rate": 1e-30, "early_stopping_patience": 2, "metric": "loss", "epochs": 9},

@@ -16,7 +16,16 @@ from ._codes import CODES
 from ._features import Featured
 from ._normalized import Normalized
 from ._subwords import Subwords
-from ._vocabulary import SPECIAL, UNK, UNKNOWN, TokenList, Vocabulary, Words, content_ids
+from ._vocabulary import (
+    SPECIAL,
+    UNK,
+    UNKNOWN,
+    TokenList,
+    Vocabulary,
+    Words,
+    content_ids,
+    quoted,
+)
 
 NOT_COPIED = -1
 """In place of the id with which a token of a source is copied: it is not."""
@@ -166,6 +175,10 @@ class CopyingSource(Vocabulary):
             for token in self.known.copyable(text)
         ]
 
+    def can_copy_all(self, text: str) -> bool:
+        """Whether all tokens of a text that may be copied can be tokens of the target."""
+        return self.copyable(text) == self.known.copyable(text)
+
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return [
             self.known.tokens([index])[0]
@@ -217,14 +230,29 @@ def copying(source: Vocabulary, target: Vocabulary) -> tuple[CopyingSource, Copy
     tokens = [token for token in source.copyable_tokens() if token is not None]
     has_words = isinstance(_split_by(source), Words) and not isinstance(target, Words)
     if has_words or any(len(target.split(token)) != 1 for token in tokens):
-        raise ValueError(
-            f"`model.copy_source` needs tokens that are the same on both sides; got a source of "
-            f"{source.kind} and a target of {target.kind}. Set `data.tokens.source` and "
-            "`data.tokens.target` to the same; characters are copied into a target of tokens only "
-            "if no source has a space."
-        )
+        raise ValueError(_not_the_same(source, target))
     whole = CopyingTarget(target, tokens)
     return CopyingSource(source, whole), whole
+
+
+def check_copyable(source: Vocabulary, target: Vocabulary, text: str) -> None:
+    """Checks that a source of training has no token that cannot be one of the target, such as a
+    space that has no place in the vocabulary.
+
+    Raises:
+        ValueError: as `copying` does for a token of the vocabulary.
+    """
+    if isinstance(source, CopyingSource) and not source.can_copy_all(text):
+        raise ValueError(f"{_not_the_same(source, target)} There is one in {quoted(text)}.")
+
+
+def _not_the_same(source: Vocabulary, target: Vocabulary) -> str:
+    return (
+        f"`model.copy_source` needs tokens that are the same on both sides; got a source of "
+        f"{source.kind} and a target of {target.kind}. Set `data.tokens.source` and "
+        "`data.tokens.target` to the same; characters are copied into a target of tokens only "
+        "if no source has a space."
+    )
 
 
 def _split_by(source: Vocabulary) -> Vocabulary:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ..config._data import DataConfig
 from ..config._schema import Config
-from ..data._copying import copying
+from ..data._copying import check_copyable, copying
 from ..data._corpus import Corpus, Encoded, encode
 from ..data._features import Featured, texts_of
 from ..data._inflection import Inflection, only_language
@@ -56,10 +56,14 @@ def prepare(
     source, target, texts = _vocabularies(config, folder, world, note)
     if config.model.copy_source:
         source, target = copying(source, target)
+    are_checked = data.tokens.source != data.tokens.target and data.task != "inflection"
     malformed = Malformed(data.malformed == "skip")
 
     def read() -> Iterator[Pair]:
-        return pairs(data, "train", malformed) if texts is None else _drain(texts)
+        for pair in pairs(data, "train", malformed) if texts is None else _drain(texts):
+            if are_checked:
+                check_copyable(source, target, pair[0])
+            yield pair
 
     buffer = data.buffer if data.streaming else None
     corpus = Corpus(read, source, target, data.max_length, buffer)

@@ -62,7 +62,7 @@ def train(
     ...     plan = {"folder": f"{folder}/model", "epochs": 1, "device": "cpu"}
     ...     summary = train(Config(model=small, data=files, training=plan))
     >>> summary.reason
-    '1 epochs are done'
+    '1 epoch is done'
 
     References: peters2019sparse.
     """
@@ -231,9 +231,9 @@ class _Training:
         """Why training is over, or an empty text if it is not."""
         progress, plan = self.progress, self.plan
         if progress.epoch >= plan.epochs:
-            return f"{plan.epochs} epochs are done"
+            return "1 epoch is done" if plan.epochs == 1 else f"{plan.epochs} epochs are done"
         if plan.steps is not None and progress.step >= plan.steps:
-            return f"{plan.steps} steps are done"
+            return "1 step is done" if plan.steps == 1 else f"{plan.steps} steps are done"
         if progress.num_bad_validations >= plan.early_stopping_patience:
             return f"{plan.metric} has not improved in {progress.num_bad_validations} validations"
         # All processes go by the time of rank 0, which they ask for only now and then.
