@@ -29,11 +29,11 @@ class Plan(NamedTuple):
     """Scores that are stored at a time; more sequences wait."""
     programs: int = 1056
     """At least so many programs read keys, if there are so many pages."""
-    per_program: int = 16
+    per_program: int = 8
     """Pages that a program reads, at most, if there are programs enough."""
     bound_pages: int = 32
     list_pages: int = 256
-    threshold_pages: int = 32
+    threshold_pages: int = 64
     chunk_pages: int = 16
     value_keys: int = 32
     """At most a page."""
@@ -97,10 +97,11 @@ class _Launchers(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _launchers(
-    constants: tuple[tuple[str, int], ...], plan: Plan, within: float, edge: bool, block: int,
+    constants: tuple[tuple[str, int], ...], plan: Plan, within: float, edge: bool, rows: int,
     pages: int,
 ) -> _Launchers:  # fmt: skip
-    """For up to so many pages, a power of two."""
+    """For up to so many rows and pages, powers of two."""
+    block = max(16, rows)
 
     def one(kernel: Any, shape: tuple[int, int], **own: Any) -> Launcher:
         of = {name: x for name, x in constants if name in kernel.arg_names}
@@ -119,7 +120,7 @@ def _launchers(
             NP=min(plan.threshold_pages, pages),
         ),
         one(
-            page_values_kernel, plan.values, BM=block, BN=plan.value_keys,
+            page_values_kernel, plan.values, BM=rows, BN=plan.value_keys,
             CHUNK=min(plan.chunk_pages, pages),
         ),
         one(page_output_kernel, plan.output, BC=8),
@@ -143,7 +144,7 @@ def _attend(
     plan = plan or choose_plan(problem, block)
     launchers = _launchers(
         tuple(problem.constants.items()), plan, tolerance(query.dtype), bool(problem.keys % PAGE),
-        block, up_to,
+        power_of_two(shared, 8), up_to,
     )  # fmt: skip
     chunks = _ceil(P, min(plan.chunk_pages, up_to))
     scores, peaks, state, parts, totals = _parts(

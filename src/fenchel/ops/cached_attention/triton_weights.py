@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 
 from .._triton.root import larger, row_max
-from ..attention.triton_forward import HALF_SCALE, add_weighted
+from ..attention.triton_forward import HALF_SCALE
 from ..attention.triton_passes import MAX_PASSES, keep_largest
-from ..attention.triton_scores import SINKS, load_parameters
+from ..attention.triton_scores import SINKS, dot, load_parameters
 from ..attention.triton_threshold import (
     ANY,
     LARGEST,
@@ -179,15 +179,43 @@ def load_state(p_state, o_row, n):
 
 
 @triton.jit
+def add_values(b_sum, b_p, b_value):
+    """b_sum + vᵀ p of p (BM, BN) and v (BN, BE). This way around tensor cores take the values from
+    shared memory.
+
+    It is (BE, BM), and in half precision (BE, 2 BM) with neighbours that add up, since weights go
+    in two halves; they are rounded and added up like those of `add_weighted`.
+    """
+    if b_value.dtype == tl.float32:  # without tensor cores this takes fewer registers
+        return tl.trans(dot(b_p, b_value, tl.trans(b_sum)))
+    else:
+        b_p, b_value = tl.trans(b_p), tl.trans(b_value)
+        if b_value.dtype == tl.float16:
+            b_p *= HALF_SCALE
+            CUT: tl.constexpr = -(1 << 13)
+        else:
+            CUT: tl.constexpr = -(1 << 16)
+        b_high = (b_p.to(tl.int32, bitcast=True) & CUT).to(tl.float32, bitcast=True)
+        b_halves = tl.join(b_high, b_p - b_high).to(b_value.dtype)
+        b_halves = tl.reshape(b_halves, [b_p.shape[0], 2 * b_p.shape[1]])
+        if b_value.dtype == tl.float16:
+            b_sum += dot(b_value, b_halves, tl.zeros_like(b_sum))
+            return b_sum
+        else:
+            return dot(b_value, b_halves, b_sum)
+
+
+@triton.jit
 def weighted_values(
     p_scores, p_value, p_keys, first, count, rows, value_s,
     LISTED: tl.constexpr, KIND: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BE: tl.constexpr,
 ):  # fmt: skip
-    """Σ p, (BM,), and Σ p v, (BM, BE), of `count` keys: listed ones, or those from the first on."""
+    """Σ p, (BM,), and Σ v p, (BE, BM), of `count` keys: listed ones, or those from the first on."""
+    IS_HALF: tl.constexpr = p_value.dtype.element_ty != tl.float32
     o_score, m_row, b_alpha, peak, base, rest = rows
     b_total = tl.zeros([BM, BN], tl.float32)
-    b_sum = tl.zeros([BM, BE], tl.float32)
+    b_sum = tl.zeros([BE, 2 * BM if IS_HALF else BM], tl.float32)
     o_e = tl.arange(0, BE)[None, :]
     for c in range(0, count, BN):
         o_key = first + c + tl.arange(0, BN)
@@ -205,7 +233,9 @@ def weighted_values(
         p_tile = p_value + o_key.to(tl.int64)[:, None] * value_s + o_e
         # (BN, BE)
         b_value = tl.load(p_tile, mask=m_key[:, None] & (o_e < E), other=0.0)
-        b_sum = add_weighted(b_sum, b_p, b_value)
+        b_sum = add_values(b_sum, b_p, b_value)
+    if IS_HALF:
+        b_sum = tl.sum(tl.reshape(b_sum, [BE, BM, 2]), 2)
     return tl.sum(b_total, 1), b_sum
 
 
@@ -255,7 +285,7 @@ def page_values_kernel(
     peak, base, rest = load_state(p_state, o_row, n)
     p_value += b * value_b + g * value_g
     rows = (o_row * P * PAGE, m_row, b_alpha, peak, base, rest)
-    total, b_sum = tl.zeros([BM], tl.float32), tl.zeros([BM, BE], tl.float32)
+    total, b_sum = tl.zeros([BM], tl.float32), tl.zeros([BE, BM], tl.float32)
     is_missing = count > 0
     end = tl.minimum(SIZE, S - chunk * SIZE)
     if (2 * count > end) & (scored >= end):
@@ -271,13 +301,13 @@ def page_values_kernel(
         total, b_sum = weighted_values(
             p_scores, p_value, p_keys, 0, count, rows, value_s, True, KIND, E, BM, BN, BE
         )
-    o_e = tl.arange(0, BE)[None, :]
+    o_e = tl.arange(0, BE)[:, None]
     if p_value.dtype.element_ty == tl.float16:
         b_sum *= 1 / HALF_SCALE
     o_part = o_row * chunks + chunk
     tl.store(p_totals + o_part, total, mask=m_row)
-    m_part = m_row[:, None] & (o_e < E) & (count > 0)
-    tl.store(p_parts + o_part[:, None] * E + o_e, b_sum, mask=m_part)
+    m_part = m_row[None, :] & (o_e < E) & (count > 0)
+    tl.store(p_parts + o_part[None, :] * E + o_e, b_sum, mask=m_part)
 
 
 @triton.jit(do_not_specialize=["chunks"])
