@@ -20,10 +20,12 @@ HAS_TOOLS = (Path(compiler.__file__).parent / "bin" / "nvdisasm").exists()
 @pytest.mark.parametrize(
     "case",
     [
-        ("40", "24", "float16"),
-        pytest.param(("24", "40", "bfloat16"), marks=pytest.mark.slow),
-        pytest.param(("20", "100", "float16"), marks=pytest.mark.slow),
-        pytest.param(("64", "64", "bfloat16"), marks=pytest.mark.slow),
+        ("attention", "40", "24", "float16"),
+        pytest.param(("attention", "24", "40", "bfloat16"), marks=pytest.mark.slow),
+        pytest.param(("attention", "20", "100", "float16"), marks=pytest.mark.slow),
+        pytest.param(("attention", "64", "64", "bfloat16"), marks=pytest.mark.slow),
+        pytest.param(("cached_attention", "40", "24", "float16"), marks=pytest.mark.slow),
+        pytest.param(("cached_attention", "128", "128", "bfloat16"), marks=pytest.mark.slow),
     ],
     ids="-".join,
 )
@@ -33,7 +35,7 @@ def test_no_address_is_used_before_it_is_known(case: tuple[str, ...]) -> None:
 
 @pytest.mark.skipif(not HAS_TOOLS, reason="this Triton has no disassembler")
 def test_float32_adds_up_one_tile_at_a_time() -> None:
-    check("64", "64", "float32")
+    check("attention", "64", "64", "float32")
 
 
 def check(*case: str) -> None:
