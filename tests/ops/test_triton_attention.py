@@ -64,6 +64,22 @@ def test_gradients_beside_a_tiny_weight(least: str, dtype: torch.dtype) -> None:
     problem.check(1e-5, 8 * HALF.get(dtype, 2**-20))
 
 
+@pytest.mark.parametrize("dtype", HALF if CUDA else [torch.float16])
+def test_equal_keys_above_two(dtype: torch.dtype) -> None:
+    """The gradient of the queries is zero. What is left is the rounding of each of its terms, and
+    none that they share; the interpreter cuts all digits of bfloat16 in the same direction."""
+    problem = case(t=5, s=200, dtype=dtype, alpha=2.5)
+    problem.key[:] = problem.key[:, :, :1]
+    results = problem.run()
+    grad = torch.randn(results[0].shape).to(dtype)
+    found = problem.run_backward(grad, results, 0)[0].cpu().double()
+    shared = problem.query.shape[1] // problem.key.shape[1]
+    key, value = (x.double().repeat_interleave(shared, 1) for x in (problem.key, problem.value))
+    dp = grad.double() @ value.mT
+    terms = 0.5 * 200**0.5 * (dp - dp.amin(-1, keepdim=True)) * key[:, :, :1].abs().amax()
+    assert (found.norm(dim=-1) <= HALF[dtype] * terms.norm(dim=-1)).all()
+
+
 @pytest.mark.parametrize("alpha", [1.5, 2.0, 1.33])
 def test_causal_windows(alpha: float) -> None:
     causal(case(h=1, t=50, s=50, alpha=alpha), window=21).check(2e-6, 1e-5, needs=0)

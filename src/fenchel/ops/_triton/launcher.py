@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import lru_cache
+from threading import Lock
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ _MAX_KINDS = 4096
 _HALF = 2**31
 _MAX_THREADS = 16
 """How many kernels are compiled at the same time."""
+_LOADING = Lock()
+"""Up to Triton 3.6 each kernel is launched by a module of its own, and all of these have one name.
+Of two that are loaded at the same time, one may get the function of the other."""
 
 
 class Launcher:
@@ -51,7 +55,7 @@ class Launcher:
 
     def _first(self, key: tuple, grid: tuple[int, ...], arguments: tuple) -> None:
         notes = recorder.active()
-        with nullcontext() if notes is None else notes.launching():
+        with _LOADING, nullcontext() if notes is None else notes.launching():
             compiled = self._kernel[grid](*arguments, **self._constants)
         if notes is not None:
             notes.note(compiled, grid, (*arguments, *self._values))
@@ -69,10 +73,13 @@ class Launcher:
         if notes is not None:
             notes.note(compiled, grid, (*arguments, *self._values))
 
-    def _prepare(self, grid: tuple[int, ...], arguments: tuple) -> None:
-        """Compiles what a launch needs, the kernel and what calls it, and loads it."""
+    def _compile(self, grid: tuple[int, ...], arguments: tuple) -> Any:
+        """The compiled kernel of a launch. What launches it is compiled too, but not kept, see
+        `_LOADING`."""
         with torch.cuda.device_of(arguments[0]):
-            _ = self._kernel.warmup(*arguments, grid=grid, **self._constants).run
+            compiled = self._kernel.warmup(*arguments, grid=grid, **self._constants)
+            triton.runtime.driver.active.launcher_cls(compiled.src, compiled.metadata)
+        return compiled
 
 
 class Launches:
@@ -129,13 +136,15 @@ def _unknown(launches: list[tuple], keys: list[tuple]) -> dict[tuple, tuple]:
 
 
 def _prepare(launches: list[tuple]) -> None:
-    """Prepares launches at the same time. What every thread would do first is done once: Triton
-    hashes its library, of 400 MB, and compiles what talks to the driver."""
-    with ThreadPoolExecutor(min(len(launches), _MAX_THREADS)) as pool:
+    """Compiles the kernels of launches at the same time, and loads them one after the other. What
+    every thread would do first is done once: Triton hashes its library, of 400 MB, and compiles
+    what talks to the driver."""
+    with _LOADING, ThreadPoolExecutor(min(len(launches), _MAX_THREADS)) as pool:
         hashed = pool.submit(triton_key)
         triton.runtime.driver.active.get_current_device()
         hashed.result()
-        list(pool.map(lambda x: x[0]._prepare(*x[1:]), launches))
+        for kernel in list(pool.map(lambda x: x[0]._compile(*x[1:]), launches)):
+            _ = kernel.run
 
 
 def _key(arguments: tuple) -> tuple:

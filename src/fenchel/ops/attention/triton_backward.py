@@ -5,13 +5,15 @@ the tiles does: the mean comes from the values' mean under w, where that is kept
 with a guess of the mean, and with w alone for what the guess lacks.
 
 Above α = 2 the smallest weight has the largest w, which would magnify what the mean rounds. So the
-guess is dp of that very key, found by a pass of its own: then its difference is zero exactly, and
-what the guess lacks is small.
+guess is dp of that very key, found by a pass of its own: then its difference is zero exactly. What
+the guess lacks is small beside such a key, but not among thousands of equal weights, which would
+all be rounded the same way; so in half precision they go in two halves.
 """
 
 import triton
 import triton.language as tl
 
+from .triton_forward import add_in_halves
 from .triton_scores import (
     BLOCK,
     DROPOUT,
@@ -121,7 +123,10 @@ def gradient_tile(
         if KIND == ANY:  # `query_block` adds the smallest key, whose w may overflow float16
             o_key = tile * BN + tl.arange(0, BN)[None, :]
             b_rest = tl.where(o_key == solution[4], 0.0, b_rest)
-        b_other = dot(b_rest.to(b_key.dtype), b_key, b_other)
+        if KIND == ANY and b_key.dtype != tl.float32:
+            b_other = add_in_halves(b_other, b_rest, b_key)
+        else:
+            b_other = dot(b_rest.to(b_key.dtype), b_key, b_other)
     if PAIRED & NEEDS or not IS_NEAR:
         gap, mass = gap + tl.sum(b_dz, 1), mass + tl.sum(b_w, 1)
     sums = (b_sum, b_other, gap, mass)

@@ -66,27 +66,38 @@ HALF_SCALE = tl.constexpr(2.0**14)
 
 
 @triton.jit
+def halves(b_x, dtype: tl.constexpr):
+    """x as the sum of two numbers, of which the first has no more digits than a type of half
+    precision. It is cut, not rounded: that takes fewer instructions."""
+    CUT: tl.constexpr = -(1 << 13) if dtype == tl.float16 else -(1 << 16)
+    b_high = (b_x.to(tl.int32, bitcast=True) & CUT).to(tl.float32, bitcast=True)
+    return b_high, b_x - b_high
+
+
+@triton.jit
+def add_in_halves(b_sum, b_x, b_other):
+    """b_sum + x b, where x goes in two halves if b is in half precision, because one would round
+    it. Tensor cores cut off digits of what they add up; over thousands of keys float16 shows that,
+    so there they add up one tile only."""
+    b_high, b_low = halves(b_x, b_other.dtype)
+    b_high, b_low = b_high.to(b_other.dtype), b_low.to(b_other.dtype)
+    if b_other.dtype == tl.float16:
+        b_zero = tl.zeros_like(b_sum)
+        b_sum += dot(b_low, b_other, dot(b_high, b_other, b_zero))
+        return b_sum
+    else:
+        return dot(b_low, b_other, dot(b_high, b_other, b_sum))
+
+
+@triton.jit
 def add_weighted(b_sum, b_p, b_value, NARROW: tl.constexpr = False):
-    """b_sum + p v, in units of 1/HALF_SCALE in float16. In half precision the weights go in two
-    halves, because one would round them. Tensor cores cut off digits of what they add up; over
-    thousands of keys float16 shows that, so there they add up one tile only."""
+    """b_sum + p v, in units of 1/HALF_SCALE in float16."""
     if b_value.dtype == tl.float32:
         return narrow_dot(b_p, b_value, b_sum) if NARROW else dot(b_p, b_value, b_sum)
     else:
         if b_value.dtype == tl.float16:
             b_p *= HALF_SCALE
-            CUT: tl.constexpr = -(1 << 13)
-        else:
-            CUT: tl.constexpr = -(1 << 16)
-        # Cut, not rounded: that takes fewer instructions.
-        b_high = (b_p.to(tl.int32, bitcast=True) & CUT).to(tl.float32, bitcast=True)
-        b_low = (b_p - b_high).to(b_value.dtype)
-        if b_value.dtype == tl.float16:
-            b_zero = tl.zeros_like(b_sum)
-            b_sum += dot(b_low, b_value, dot(b_high.to(b_value.dtype), b_value, b_zero))
-            return b_sum
-        else:
-            return dot(b_low, b_value, dot(b_high.to(b_value.dtype), b_value, b_sum))
+        return add_in_halves(b_sum, b_p, b_value)
 
 
 @triton.jit

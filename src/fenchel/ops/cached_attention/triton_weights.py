@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from .._triton.root import larger, row_max
-from ..attention.triton_forward import HALF_SCALE
+from ..attention.triton_forward import HALF_SCALE, halves
 from ..attention.triton_passes import MAX_PASSES, keep_largest
 from ..attention.triton_scores import SINKS, dot, load_parameters
 from ..attention.triton_threshold import (
@@ -192,11 +192,8 @@ def add_values(b_sum, b_p, b_value):
         b_p, b_value = tl.trans(b_p), tl.trans(b_value)
         if b_value.dtype == tl.float16:
             b_p *= HALF_SCALE
-            CUT: tl.constexpr = -(1 << 13)
-        else:
-            CUT: tl.constexpr = -(1 << 16)
-        b_high = (b_p.to(tl.int32, bitcast=True) & CUT).to(tl.float32, bitcast=True)
-        b_halves = tl.join(b_high, b_p - b_high).to(b_value.dtype)
+        b_high, b_low = halves(b_p, b_value.dtype)
+        b_halves = tl.join(b_high, b_low).to(b_value.dtype)
         b_halves = tl.reshape(b_halves, [b_p.shape[0], 2 * b_p.shape[1]])
         if b_value.dtype == tl.float16:
             b_sum += dot(b_value, b_halves, tl.zeros_like(b_sum))
