@@ -59,7 +59,7 @@ def attention(
         value: (..., G, S, E), of any floating-point type.
         mapping: a mapping, or the name of a registered one. A tensor among its parameters
             broadcasts against (..., T, 1), so that (H, 1, 1) holds one value per head, and
-            receives a gradient.
+            receives a gradient. On a GPU a tensor of α must be above 1.
         mask: broadcasts to (..., H, T, S). Boolean: true where a query may attend. Floating
             point: added to the scores, −inf where a query must not attend; receives a gradient.
         scale: the factor of the scores, 1/√D by default; a number, or a tensor that broadcasts
