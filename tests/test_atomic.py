@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def test_the_files_of_a_folder_appear_together_or_not_at_all(tmp_path: Path) -> 
 
     with pytest.raises(AssertionError, match="the second step failed"):
         write("half", is_failing=True)
-    assert list((tmp_path / "deep").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
     write("old")
     write_text(folder / "c", "kept")
     precious.mkdir()
@@ -63,6 +64,23 @@ def test_the_files_of_a_folder_appear_together_or_not_at_all(tmp_path: Path) -> 
     assert sorted(path.name for path in folder.iterdir()) == [*names]
     assert [path.name for path in folder.parent.iterdir()] == ["folder"]
     assert (precious / "a").read_text(encoding="utf-8") == "kept"
+
+
+def test_errors_of_the_system_name_what_was_to_be_written(tmp_path: Path) -> None:
+    def fail(*names: Path) -> None:
+        with atomic_folder(tmp_path / "folder") as new, atomic_write(new / "file"):
+            raise OSError(errno.ENOSPC, "No space left on device", *names)
+
+    for names, named in (
+        ((), tmp_path / "folder" / "file"),
+        ((tmp_path / ".folder.partial" / "a",), tmp_path / "folder" / "a"),
+        ((tmp_path / "other",), tmp_path / "other"),
+    ):
+        with pytest.raises(OSError, match="No space left on device") as error:
+            fail(*names)
+        assert str(error.value.filename) == str(named)
+    with pytest.raises(OSError, match=r"^nothing of the system$"), atomic_write(tmp_path / "file"):
+        raise OSError("nothing of the system")
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -23,19 +23,20 @@ def atomic_write(path: Path) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         yield path
         return
-    path = path.resolve()
+    given, path = path, path.resolve()
     new = path.with_name(f".{path.name}.partial")
     new.unlink(missing_ok=True)  # left by a killed process, or a link, which is not followed
-    os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-    try:
-        yield new
-        with open(new, "rb") as file:
-            os.fsync(file.fileno())
-        os.chmod(new, 0o666 & ~_umask())
-        os.replace(new, path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+    with _named(given, new, new):
+        os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        try:
+            yield new
+            with open(new, "rb") as file:
+                os.fsync(file.fileno())
+            os.chmod(new, 0o666 & ~_umask())
+            os.replace(new, path)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
 
 
 @contextmanager
@@ -51,22 +52,42 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     """
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a folder; choose another name.")
-    folder = folder.resolve()
+    given, folder = folder, folder.resolve()
     is_new = not folder.exists()
     new = folder.with_name(f".{folder.name}.partial") if is_new else folder / ".partial"
     if new.is_symlink():  # which is not followed
         new.unlink()
     shutil.rmtree(new, ignore_errors=True)  # left by a killed process
-    new.mkdir(parents=True)
+    missing = [each for each in new.parents if not each.exists()]
     try:
-        yield new
-        if is_new:
-            os.replace(new, folder)
-        else:
-            for path in sorted(new.iterdir()):
-                os.replace(path, folder / path.name)
+        with _named(given, new):
+            new.mkdir(parents=True)
+            yield new
+            if is_new:
+                os.replace(new, folder)
+            else:
+                for path in sorted(new.iterdir()):
+                    os.replace(path, folder / path.name)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+        for each in missing:
+            with suppress(OSError):  # the new folder is in it
+                each.rmdir()
+
+
+@contextmanager
+def _named(path: Path, new: Path, default: Path | None = None) -> Iterator[None]:
+    """Errors of the system that name the temporary path `new`, or a file in it, name `path`.
+
+    One that names no file, such as that of a full disk, is taken to name `default`.
+    """
+    try:
+        yield
+    except OSError as error:
+        name = error.filename or default
+        if error.strerror is not None and name is not None and Path(str(name)).is_relative_to(new):
+            error.filename = str(path / Path(str(name)).relative_to(new))
+        raise
 
 
 def check_writable(path: Path) -> None:

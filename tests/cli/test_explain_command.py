@@ -57,6 +57,23 @@ def test_unknown_tokens_are_as_loud_as_the_certificate(models, capsys, tmp_path)
     assert said in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("has_page", [False, True])
+def test_the_reference_is_judged_and_its_unknown_tokens_are_noted(
+    models, capsys, tmp_path, has_page
+):
+    options = ["--max-length", "3", "--limit", "5", "--device", "cpu"]
+    options += ["--html", str(tmp_path / "page.html")] if has_page else []
+    words = ["explain", str(models[0]), "draw V;PST", *options]
+    assert cli.main([*words, "--reference", "dr\u00e9w\u0301n"]) == 0
+    out, err = capsys.readouterr()
+    assert "The reference as a whole has <0.1%.\n" in out
+    assert err == "note: the model does not know \u00e9, \u25cc\u0301 in the reference.\n"
+    assert cli.main([*words, "--reference", "drawn"]) == 0
+    assert capsys.readouterr().err == ""
+    assert cli.main(words) == 0
+    assert "The reference" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", ["predict", "evaluate", "explain"])
 def test_every_file_of_a_model_is_read_once(models, monkeypatch, capsys, tmp_path, command):
     read = []

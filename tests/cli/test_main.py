@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -121,6 +122,24 @@ def test_without_the_machines_memory_it_says_what_takes_less(monkeypatch, capsys
     )
     assert cli.main(["train", "folder"]) == 1
     assert "Lower training.batch_size" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOENT, "No such file or directory", "a.tsv"), "a.tsv: No such file or"),
+        (OSError(errno.EXDEV, "Invalid link", Path("a"), None, "b"), "a -> b: Invalid link\n"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device\n"),
+        (OSError("the pipe is shut."), "the pipe is shut.\n"),
+    ],
+)
+def test_errors_of_the_system_name_the_file_and_no_number(error, said, monkeypatch, capsys):
+    def fail() -> int:
+        raise error
+
+    monkeypatch.setattr("fenchel.cli._doctor.run", fail)
+    assert cli.main(["doctor"]) == 1
+    assert capsys.readouterr().err.startswith(f"fenchel doctor: error: {said}")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from threading import Thread
 import pytest
 import yaml
 
+from fenchel._format import percent
 from fenchel.cli import main
 from fenchel.seq2seq import Characters, Inflection, ModelConfig, Normalized, Seq2Seq, Words, save
 
@@ -276,6 +277,21 @@ def test_inflections_have_their_own_columns(tmp_path: Path, capsys, command: str
     assert "leave out --format, --columns and --header" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("target", ["b a l s", "b a t t t"])
+def test_explain_judges_a_reference_as_score_does(
+    folder: Path, monkeypatch, capsys, target: str
+) -> None:
+    model = folder / "model"
+    data = f"word\ttag\tphones\nbal\tPL\t{target}\n"
+    options = ("--tokens", "--probability")
+    (line,) = run(monkeypatch, capsys, data, "score", model, "-", *options)[1]
+    p, said, *_ = line.split("\t")
+    words = ("explain", model, "bal", "--features", "PL", "--reference", target)
+    judged = run(monkeypatch, capsys, "", *words)[1][-1]
+    tail = "" if said == "possible" else f", {said}"
+    assert judged == f"The reference as a whole has {percent(float(p))}{tail}."
+
+
 def test_explain_takes_features(folder: Path, capsys) -> None:
     words = ["explain", str(folder / "model"), "bal", "--device", "cpu"]
     assert main([*words, "--features", "PL", "--reference", "b a l s"]) == 0
@@ -329,9 +345,17 @@ def test_predict_copies(tmp_path: Path, monkeypatch, capsys) -> None:
     save(Seq2Seq(config, letters, letters), tmp_path / "model")
     for options in ([], ["--sample", "3"], ["--nbest", "2"]):
         words = ("predict", tmp_path / "model", "--max-length", "3", *options)
-        code, lines, _ = run(monkeypatch, capsys, "axb\n", *words)
-        assert code == 0
+        code, lines, errors = run(monkeypatch, capsys, "axb\n", *words)
+        assert (code, errors.count("know")) == (0, 0)
         assert lines
+    words = ("predict", tmp_path / "model", "--max-length", "3", "--json")
+    code, lines, errors = run(monkeypatch, capsys, "axb\na\ufffd\n", *words)
+    assert errors == "line 2: the model does not know \ufffd.\n"
+    assert [json.loads(line).get("unknown") for line in lines] == [None, ["\ufffd"]]
+    words = ("explain", tmp_path / "model", "axb", "--max-length", "3", "--reference", "xay")
+    code, lines, errors = run(monkeypatch, capsys, "", *words)
+    assert (code, errors) == (0, "note: the model does not know y in the reference.\n")
+    assert not any("does not know" in line for line in lines)
 
 
 def test_score_warns_of_what_cannot_be_copied(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -80,8 +80,9 @@ def test_wrong_usage_exits_with_2(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["missing.yaml"], "No such file or directory: 'missing.yaml'"),
-        (["{config}", "data.train=[missing]"], "No such file or directory: 'missing'"),
+        (["missing.yaml"], "error: missing.yaml: No such file or directory\n"),
+        (["{config}", "data.train=[missing]"], "error: missing: No such file or directory\n"),
+        (["{config}", "data.train=*.xyz"], "error: no file matches *.xyz.\n"),
         (["{config}", "data.max_length=1"], "there is no pair to train on"),
         (["{config}", "training.folder={config}"], "config.yaml"),
     ],

@@ -20,7 +20,7 @@ def add(commands: Any, epilog: str) -> None:
         description="Finds the outputs of nonzero probability, up to --limit, prints them with "
         "their certificates, and writes a page: the tree of hypotheses, the attention of each with "
         "exact zeros left blank, and, for a reference, the candidates at each of its positions. "
-        "The page is one file that needs no network. "
+        "The page is one file that needs no network. A reference's probability is printed, too. "
         'Example: fenchel explain MODEL "draw V;V.PTCP;PST" --reference drawn --html out.html',
         epilog=epilog,
     )
@@ -32,7 +32,7 @@ def add(commands: Any, epilog: str) -> None:
         help="the features of the input, between semicolons or spaces, if the model has any",
     )
     parser.add_argument("--html", type=Path, metavar="PATH", help="write the page to PATH")
-    parser.add_argument("--reference", metavar="TEXT", help="an output for forced decoding")
+    parser.add_argument("--reference", metavar="TEXT", help="an output whose probability is wanted")
     parser.add_argument(
         "--shown",
         type=positive,
@@ -53,7 +53,9 @@ def add(commands: Any, epilog: str) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from ..seq2seq import Featured, Inflection, explain
-    from ..seq2seq.explanations._page import unknown_share, verdict, warning
+    from ..seq2seq.data._copying import unknown_of_pair
+    from ..seq2seq.explanations._explain import name_parts
+    from ..seq2seq.explanations._page import reference_verdict, unknown_share, verdict, warning
 
     if arguments.html is not None:
         check_writable(arguments.html)
@@ -72,12 +74,19 @@ def _run(arguments: argparse.Namespace) -> int:
         limit=arguments.limit,
         max_length=arguments.max_length or defaults.max_length,
     )
-    for text, hypothesis in zip(found.outputs, found.result.hypotheses, strict=False):
-        print(f"{percent(hypothesis.probability):>7}  {text}")
+    for output, hypothesis in zip(found.outputs, found.result.hypotheses, strict=False):
+        print(f"{percent(hypothesis.probability):>7}  {output}")
     if found.unknown:
         print(warning(found))
         print(f"note: the model does not know {unknown_share(found)}.", file=sys.stderr)
     print(verdict(found))
+    if found.reference:
+        pair = text, found.reference_text
+        _, unknown = unknown_of_pair(models[0].source, models[0].target, pair)
+        if unknown:
+            said = f"the model does not know {name_parts(unknown)} in the reference"
+            print(f"note: {said}.", file=sys.stderr)
+        print(reference_verdict(found))
     if arguments.html is not None:
         write_text(arguments.html, found.html())
         print(f"The page is in {arguments.html}.")

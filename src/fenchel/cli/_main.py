@@ -68,6 +68,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _reason(error: Exception) -> str:
+    """What an error says; of the operating system's errors the files and the text, no number."""
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    files = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    return ": ".join([" -> ".join(files), error.strerror] if files else [error.strerror])
+
+
 def _remedy(command: str, error: Exception) -> str:
     """What to do about an error: lower a size, install a missing package, or nothing."""
     if isinstance(error, torch.cuda.OutOfMemoryError) or CPU_OUT_OF_MEMORY in str(error):
@@ -100,9 +110,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ImportError, OSError, ValueError, RuntimeError) as error:
         _drop_output()
         command = arguments.command
-        reason = BROKEN_PIPE if isinstance(error, BrokenPipeError) else error
+        reason = f"{_reason(error)}{_remedy(command, error)}"
         with contextlib.suppress(BrokenPipeError):  # standard error may be the same pipe
-            print(f"fenchel {command}: error: {reason}{_remedy(command, error)}", file=sys.stderr)
+            print(f"fenchel {command}: error: {reason}", file=sys.stderr)
         return 1
 
 

@@ -61,6 +61,7 @@ def test_unknown_examples_are_refused() -> None:
         ("model.hidden=2.5", "model.hidden: must be an integer, got 2.5"),
         ("model.hidden=301", "must be even"),
         ("model.dropout=1.5", "model.dropout: must be less than 1, got 1.5"),
+        ("training.label_smoothing=1", "training.label_smoothing: must be less than 1, got 1"),
         ("model.attention=hardmax", "must be one of entmax, .*sparsemax, got 'hardmax'"),
         ("model.attention.alpha=-0.5", "`alpha` must be greater than 0, got -0.5"),
         ("model.attention.beta=1", "entmax has no option `beta`; it takes alpha, gamma"),
@@ -125,6 +126,11 @@ def test_unknown_examples_are_refused() -> None:
 def test_errors_say_what_could_stand_there(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         configuration.parse(INFLECTION, [override])
+
+
+@pytest.mark.parametrize("given", ["*.tsv", " *", "*a: [b"])
+def test_a_pattern_is_a_text(given: str) -> None:
+    assert configuration.parse(INFLECTION, [f"data.train={given}"]).data.train == [given.strip()]
 
 
 @pytest.mark.parametrize("target", ["characters", "words", "none", "subwords"])

@@ -29,7 +29,7 @@ def test_characters() -> None:
     assert target.decode([5, UNK, size + ord("q"), size + 0x1F600, EOS, 4]) == "c\ufffdq😀"
     assert target.tokens([4, size + ord("q")]) == ["a", "q"]
     assert source.tokens(source.encode("abcq")) == ["a", "b", "c", "q"]
-    assert source.unknown("abcq") == ["c", "q"]
+    assert source.unknown("abcq\ufffd") == ["\ufffd"]
     assert target.is_unambiguous
     with pytest.raises(
         ValueError, match="a token must be an id below 6, or that of a copied token"

@@ -14,7 +14,7 @@ from browser import Browser
 from fenchel.seq2seq import Explanation, Hypothesis, Node, Position, Result
 from fenchel.seq2seq.explanations import _page
 from fenchel.seq2seq.explanations._explain import _tree
-from fenchel.seq2seq.explanations._page import verdict
+from fenchel.seq2seq.explanations._page import reference_verdict, verdict
 
 NASTY = '<img src=x onerror="document.title=1">&\'"'
 
@@ -309,8 +309,19 @@ def test_a_text_of_several_paths_has_the_probability_of_all(tmp_path, browser):
     assert browser.run(f"{leaves}.map(e => e.getAttribute('aria-selected'))") == ["true", "true"]
     body = browser.run("return document.body.textContent")
     assert "1 output found; all others together have at most 25.0%" in body
-    assert "These tokens together have 50.0%; the text has 75.0%." in body
+    assert "The tokens of the reference together have 50.0%; the text has 75.0%." in body
     assert "others: 25.0%" in body
+
+
+def test_the_probability_of_the_reference():
+    found = example({"drawn": 0.7, "drawed": 0.3})
+    said = "The reference as a whole has 0%, impossible at token 3, x"
+    assert reference_verdict(found) == f"{said}."
+    assert reference_verdict(replace(found, is_unambiguous=False)).endswith(
+        "0%, impossible at token 3, x."
+    )
+    long = (Position("d", 1e-200, ()),) * 3
+    assert reference_verdict(replace(found, reference=long)).endswith("has <0.1%.")
 
 
 def test_arrows_lead_through_the_reference(page, browser):

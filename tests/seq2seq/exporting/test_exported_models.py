@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+import errno
+import io
 import json
+import os
 import runpy
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -275,6 +279,79 @@ def test_the_script_knows_other_vocabularies(kind, name, tmp_path):
     assert not model.config.copy_source or {"words": "d", "featured": "\u00f3"}[kind] in letters
 
 
+WORDS = Words(["a", "bb", "c"])
+READ = {
+    "features": (
+        (Featured(Characters("a\u00e9"), ["N", "V"]), Characters("ku")),
+        ["a\u00e9\tV;X", "a\tV\tx", "aq b\tN", "a", ""],
+    ),
+    "normalized": (
+        (Normalized(Characters("a\u00e9"), "NFC"), Characters("ku")),
+        ["a\u00e9", "a\tN", "q\u0301\u200b"],
+    ),
+    "words": ((WORDS, WORDS), ["bb d d bb e", "bb\tc", "\ufffd bb", " "]),
+    "inflection": (
+        (None, None),
+        ["draw V;X", "draw\tV\tenglish\tx", "dr\u00e9w \u0301 V", "draw\tV\tx"],
+    ),
+    "subwords": (
+        (Subwords.build(["marched marching march", "mark marks"] * 50, 30), WORDS),
+        ["march", "mark\tx", "m\u00e4rk"],
+    ),
+}
+COPIED = ["words", "inflection"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [*((kind, "lstm softmax") for kind in READ), *((kind, "lstm copying") for kind in COPIED)],
+)
+def test_the_script_reads_lines_as_predict_does(kind, name, tmp_path, monkeypatch, capsys):
+    vocabularies, lines = READ[kind]
+    model = build(name, *vocabularies)
+    save(model, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    if kind != "inflection":
+        features = "tags" if kind == "features" else None
+        config["data"] = {"task": "text", "train": ["a.tsv"], "features": features}
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    described = _export._description(model, programs(model), 2, 3)
+    (tmp_path / "export.json").write_text(json.dumps(described), "utf-8")
+    path = Path(_export.__file__).parents[1] / "resources" / "decode_onnx.py"
+    spec = spec_from_file_location("decode_onnx", path)
+    assert spec is not None
+    assert spec.loader is not None
+    script = module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.setattr(script.onnxruntime, "InferenceSession", lambda *_, **__: None)
+    monkeypatch.setattr(script, "beam_search", lambda *_: [("found", 1.0)])
+    monkeypatch.setattr(sys, "argv", ["decode.py", "--folder", str(tmp_path)])
+
+    def reports() -> list[str]:
+        return [line for line in capsys.readouterr().err.splitlines() if line[:5] == "line "]
+
+    given = "".join(f"{line}\n" for line in lines).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+    assert cli.main(["predict", str(tmp_path), "--device", "cpu", "--max-length", "3"]) == 1
+    wanted = reports()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written))
+    with pytest.raises(SystemExit) as stopped:
+        script.main()
+    assert stopped.value.code == 1
+    found = reports()
+    said = [[line for line in each if "does not know" in line] for each in (wanted, found)]
+    assert said[0] == said[1] != []
+    assert [line.split(":")[0] for line in found] == [line.split(":")[0] for line in wanted]
+    refused = {line.split(":")[0] for line in found if "does not know" not in line}
+    numbers = range(1, len(lines) + 1)
+    expected = ["" if f"line {number}" in refused else "found" for number in numbers]
+    assert written.getvalue().decode().splitlines() == expected
+    if kind != "inflection":
+        assert "line 2: the line has other columns than an input." in found
+
+
 def test_a_vocabulary_that_the_script_does_not_know(monkeypatch):
     monkeypatch.setattr(_vocabulary, "_KINDS", dict(_vocabulary._KINDS))
 
@@ -348,6 +425,20 @@ def test_an_export_that_fails_leaves_nothing_behind(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(_export, "save_vocabularies", fail)
     assert cli.main(words) == 1
     assert "fenchel export: error: the disk is full." in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_full_disk_is_said_with_the_file(tmp_path, monkeypatch, capsys):
+    save(build("lstm softmax"), tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    assert cli.main(["export", "model", "-o", "deep/out", "--format", "pt2"]) == 1
+    said = "fenchel export: error: deep/out/encoder.pt2: No space left on device\n"
+    assert capsys.readouterr().err == said
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 

@@ -189,6 +189,29 @@ def test_a_shutdown_answers_what_has_arrived(slow):
     assert found == [200] * 4
 
 
+def test_a_shutdown_waits_for_a_body_that_does_not_arrive(model, monkeypatch, caplog):
+    monkeypatch.setattr(_guard, "DISCARDING_SECONDS", 1.0)
+    with Served(model, seconds=0.5) as served:
+        client = socket.create_connection(("127.0.0.1", served.port), timeout=20)
+        client.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 100\r\n\r\n{"
+        )
+        time.sleep(0.2)
+        served.stop()
+        with client:
+            found = b"".join(iter(lambda: client.recv(65536), b""))
+    assert found.startswith(b"HTTP/1.1 408 ")
+    assert [each for each in caplog.records if each.levelname == "ERROR" or each.exc_info] == []
+
+
+def test_a_shutdown_waits_as_long_as_a_request_may_take(model):
+    seconds = 3.0
+    body, answer = seconds, seconds
+    waits = _server.server(Served(model).service.app, 1, seconds).config.timeout_graceful_shutdown
+    assert waits > body + answer + max(_guard.SENDING_SECONDS, _guard.DISCARDING_SECONDS)
+
+
 def test_a_search_holds_a_bounded_number_of_states(served, monkeypatch):
     limits = []
     explain = _answers.explain

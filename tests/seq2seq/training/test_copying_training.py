@@ -43,7 +43,7 @@ def test_unknown_letters_of_a_lemma_are_copied(folder: Path) -> None:
     plan = {"epochs": 40, "validate_every": 8}
     summary = seq2seq.train(inflected.config(folder, data=data, model=model, training=plan))
     trained = seq2seq.load(summary.folder)
-    assert trained.source.unknown("kam V;PST")
+    assert trained.source.known.unknown("kam V;PST")
     results = seq2seq.decode(trained, ["kam V;PST", "dün V;PST"])
     outputs = [trained.target.decode(result.hypotheses[0].tokens) for result in results]
     assert outputs[0] == "kamed"

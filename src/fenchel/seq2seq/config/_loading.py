@@ -85,7 +85,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
     Args:
         path: of a YAML file.
-        overrides: texts `section.key=value`, which replace the file's values; values are YAML.
+        overrides: texts `section.key=value`, which replace the file's values; values are YAML, or
+            a text if they begin with `*`, as patterns of files do.
     Raises:
         ConfigError: with every error, its key, and what the key accepts.
         OSError: if the file cannot be read.
@@ -154,7 +155,8 @@ def _override(values: dict[str, Any], override: str) -> None:
         if inner is not None and not isinstance(inner, dict):
             raise ConfigError(f"{override!r} goes into {section!r}, which is {_shorten(inner)}.")
         values[section] = values = dict(inner or {})
-    values[last] = _parse_yaml(text, repr(override))
+    is_pattern = text.lstrip().startswith("*")  # there is nothing that an alias could refer to
+    values[last] = text.strip() if is_pattern else _parse_yaml(text, repr(override))
 
 
 def describe(error: Any, section: Sequence[str] = ()) -> str:

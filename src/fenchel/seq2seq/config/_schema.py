@@ -170,12 +170,13 @@ class TrainingConfig(Section):
         lr_schedule: after the warm-up, "plateau" multiplies the learning rate by `lr_decay` when
             the validation loss stops improving, "inverse_square_root" by √(warmup_steps/step), and
             "cosine" lets it fall to `min_lr_ratio` at the last step.
-        warmup_steps: the learning rate rises linearly for so many steps.
+        warmup_steps: the learning rate rises linearly for so many steps. Set it for
+            "inverse_square_root", which takes 0 for 1: it then falls from the first step.
         lr_decay: multiplies the learning rate on a plateau.
         lr_patience: how many validations without a better loss are waited for before that.
         min_lr_ratio: the lowest learning rate, as a share of the largest one.
-        label_smoothing: ε; targets are mixed with ε times the uniform distribution over the
-            tokens. It works against sparse outputs. The validation loss has none.
+        label_smoothing: ε, below 1; targets are mixed with ε times the uniform distribution over
+            the tokens. It works against sparse outputs. The validation loss has none.
         max_grad_norm: a gradient of a larger norm is scaled down to it.
         early_stopping_patience: how many validations without a better `metric` end training.
         metric: chooses the best model: "loss", "token_accuracy", or a measure of the outputs of
@@ -211,7 +212,7 @@ class TrainingConfig(Section):
     lr_decay: Annotated[float, Field(gt=0, lt=1)] = 0.5
     lr_patience: Annotated[int, Field(ge=0)] = 4
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.01
-    label_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.0
+    label_smoothing: Probability = 0.0
     max_grad_norm: PositiveFloat = 5.0
     early_stopping_patience: PositiveInt = 15
     metric: Metric = "accuracy"

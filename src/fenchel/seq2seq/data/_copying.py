@@ -167,7 +167,11 @@ class CopyingSource(Vocabulary):
         ]
 
     def unknown(self, text: str) -> list[str]:
-        return self.known.unknown(text)
+        """Those that cannot be copied either."""
+        copyable = self.copyable(text)
+        places = [at for at, index in enumerate(self.known.encode(text)) if index == UNK]
+        found = zip(self.known.unknown(text), places, strict=True)
+        return [part for part, at in found if copyable[at] is None]
 
     def copyable(self, text: str) -> list[str | None]:
         return [
@@ -279,6 +283,4 @@ def unknown_of_pair(
     if not isinstance(source, CopyingSource):
         return unknown, unknown_target
     copyable = source.copyable(text)
-    places = [at for at, index in enumerate(source.known.encode(text)) if index == UNK]
-    unknown = [x for x, at in zip(unknown, places, strict=True) if copyable[at] is None]
     return unknown, [token for token in unknown_target if token not in copyable]

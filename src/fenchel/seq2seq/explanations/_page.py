@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
@@ -110,6 +111,24 @@ def verdict(explanation: Explanation) -> str:
     rest = f"all others together have {qualifier}{percent(max(1e-9, 1 - result.mass))}"
     proof = "and none of them is" if result.exact else "and some of them may be"
     return f"{outputs} found; {rest}, {proof} more probable than the first.{tail}"
+
+
+def reference_verdict(explanation: Explanation) -> str:
+    """The probability of the reference as a sentence, and where it is impossible."""
+    probabilities = [each.probability for each in explanation.reference]
+    is_possible = 0 not in probabilities
+    # A product that underflows is no zero.
+    total = max(1e-9, math.prod(probabilities)) if is_possible else 0.0
+    share, tail = percent(min(1.0, total)), ""
+    if not is_possible:
+        first = probabilities.index(0)
+        tail = f", impossible at token {first + 1}, {explanation.reference[first].token}"
+    if explanation.is_unambiguous:
+        return f"The reference as a whole has {share}{tail}."
+    found = dict(zip(explanation.outputs, explanation.result.hypotheses, strict=False))
+    text = found.get(explanation.reference_text)
+    tail += f"; the text has {percent(text.probability)}" if text else ""
+    return f"The tokens of the reference together have {share}{tail}."
 
 
 def _badges(explanation: Explanation) -> str:
@@ -277,22 +296,13 @@ def _cell(token: str, word: str, weights: Tensor, copied: float) -> str:
 
 def _forced(explanation: Explanation) -> Iterator[str]:
     text = escape(explanation.reference_text)
-    total = 1.0
-    for position in explanation.reference:
-        total *= position.probability
-    whole = f"The reference as a whole has {percent(min(1.0, total))}."
-    if not explanation.is_unambiguous:
-        whole = f"These tokens together have {percent(min(1.0, total))}"
-        found = dict(zip(explanation.outputs, explanation.result.hypotheses, strict=False))
-        reference = found.get(explanation.reference_text)
-        whole += f"; the text has {percent(reference.probability)}." if reference else "."
     yield _section(
         "forced",
         f"Writing <bdi>{text}</bdi>, token by token",
         "Each position lists the tokens that the model considers, given all tokens before it; any "
         "other has probability exactly zero. The reference is bold. Positions with one candidate, "
         "which the model would complete by itself, are joined. "
-        f"{whole}",
+        f"{escape(reference_verdict(explanation))}",
     )
     yield (
         '<ol class="forced" role="listbox" aria-orientation="horizontal" '

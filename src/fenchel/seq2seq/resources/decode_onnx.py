@@ -22,6 +22,8 @@ import onnxruntime
 
 PADDING, BEGIN, END, UNKNOWN = range(4)
 UNKNOWN_TEXT = "\N{REPLACEMENT CHARACTER}"
+MAX_NAMED = 12
+"""How many unknown parts of a line are named."""
 
 
 class Vocabulary:
@@ -58,8 +60,8 @@ class Vocabulary:
             return self.processor.get_piece_size()
         return self.base.size if self.kind == "normalized" else len(self.names)
 
-    def encode(self, text: str) -> list[tuple[int, str]]:
-        """Token ids, each with the token that may be copied, or an empty text."""
+    def encode(self, text: str) -> list[tuple[int, str, bool]]:
+        """Token ids, each with its name and whether it is of the text, which may be copied."""
         if self.kind == "normalized":
             return self.base.encode(unicodedata.normalize(self.form, text))
         if self.kind == "featured":
@@ -67,16 +69,17 @@ class Vocabulary:
             names = features.replace(";", " ").split()
             if not text.strip() or not names:
                 raise ValueError("expected `text TAB feature;feature;…`")
-            found = [(self.features.get(name, UNKNOWN), "") for name in names]
+            found = [(self.features.get(name, UNKNOWN), name, False) for name in names]
             return [*found, *self.base.encode(text)]
         if self.kind == "subwords":
-            return [(index, "") for index in self.processor.encode(text)]
+            names = self.processor.encode(text, out_type=str)
+            return [(i, name, False) for i, name in zip(self.processor.encode(text), names)]
         if self.kind == "inflection":
             return self._encode_inflection(text)
         tokens = text if self.kind == "characters" else text.split()
-        return [(self.ids.get(token, UNKNOWN), token) for token in tokens]
+        return [(self.ids.get(token, UNKNOWN), token, True) for token in tokens]
 
-    def _encode_inflection(self, text: str) -> list[tuple[int, str]]:
+    def _encode_inflection(self, text: str) -> list[tuple[int, str, bool]]:
         """`lemma TAB tags TAB language`, or the same with spaces; the language if there is one."""
         parts = text.split("\t") if "\t" in text else text.split(" ")
         language = next(iter(self.languages))
@@ -91,9 +94,9 @@ class Vocabulary:
         if not tags:
             raise ValueError("expected a lemma and tags, such as `draw V;PST`")
         return [
-            (self.languages[language], ""),
-            *((self.tags.get(tag, UNKNOWN), "") for tag in tags),
-            *((self.characters.get(letter, UNKNOWN), letter) for letter in " ".join(lemma)),
+            (self.languages[language], language, False),
+            *((self.tags.get(tag, UNKNOWN), tag, False) for tag in tags),
+            *((self.characters.get(letter, UNKNOWN), letter, True) for letter in " ".join(lemma)),
         ]
 
     def can_copy(self, token: str) -> bool:
@@ -126,16 +129,26 @@ class Model:
             for name in ("encoder.onnx", "step.onnx")
         )
 
-    def read(self, text: str) -> tuple[list[int], list[str]]:
-        """The ids and the tokens of an input. What the source vocabulary does not have, and may be
-        copied, has an id by which the model can tell it apart."""
-        pairs = self.source.encode(text)
-        ids, tokens = [index for index, _ in pairs], [token for _, token in pairs]
-        for place, (index, token) in enumerate(pairs):
-            if self.copies and index == UNKNOWN and self.target.can_copy(token):
+    def read(self, text: str) -> tuple[list[int], list[str], list[str]]:
+        """The ids and the tokens of an input, and the names of its unknown tokens. What the source
+        vocabulary does not have, and may be copied, has an id by which the model can tell it apart.
+        """
+        num_tabs = {"featured": 1, "inflection": text.count("\t")}
+        if text.count("\t") > num_tabs.get(self.source.kind, 0):
+            raise ValueError("the line has other columns than an input")
+        found = self.source.encode(text)
+        ids, unknown = [index for index, _, _ in found], []
+        tokens = [name if is_text else "" for _, name, is_text in found]
+        for place, (index, name, _) in enumerate(found):
+            token = tokens[place]
+            if index != UNKNOWN:
+                continue
+            if self.copies and self.target.can_copy(token):
                 new = self.sizes["target"] + tokens.index(token)
                 ids[place] = self.sizes["source"] + self.target.ids.get(token, new)
-        return ids, tokens
+            else:
+                unknown.append(name)
+        return ids, tokens, unknown
 
     def start(self, ids: list[int]) -> dict[str, Any]:
         """The state before the first token, for one input."""
@@ -207,6 +220,22 @@ def beam_search(
     return [(text, math.exp(log_p)) for text, log_p in best]
 
 
+def visible(token: str) -> str:
+    """A token in visible characters."""
+    if unicodedata.combining(token[:1] or " "):
+        token = f"\N{DOTTED CIRCLE}{token}"
+    return "".join(
+        "\N{OPEN BOX}" if each == " " else each if each.isprintable() else f"U+{ord(each):04X}"
+        for each in token
+    )
+
+
+def name_parts(parts: list[str]) -> str:
+    """The first few different parts of a text."""
+    names = list(dict.fromkeys(map(visible, parts)))
+    return ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
+
+
 def write(line: str) -> None:
     """Writes a line in UTF-8, in any locale."""
     sys.stdout.buffer.write(f"{line}\n".encode())
@@ -254,7 +283,7 @@ def main() -> None:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             if "\0" in text:
                 raise ValueError("the line has a NUL")
-            ids, source = model.read(text)
+            ids, source, unknown = model.read(text)
             if not ids:
                 raise ValueError("the line is empty")
         except ValueError as error:
@@ -262,6 +291,9 @@ def main() -> None:
             write(f"{number}\t\t" if arguments.nbest else "")
             is_wrong = True
             continue
+        if unknown:
+            said = f"the model does not know {name_parts(unknown)}"
+            print(f"line {number}: {said}.", file=sys.stderr)
         width = 1 if arguments.greedy else beam
         # As many are kept as the beam is wide, which prunes less than --nbest alone.
         found = beam_search(model, ids, source, width, width, max_length, arguments.greedy)

@@ -30,6 +30,11 @@ DISCARDING_SECONDS = 2.0
 """How much of a refused body is read, in bytes and in time, so that its client reads the error."""
 
 
+def longest(seconds: float) -> float:
+    """After how long every request is over: its body, its answer, and what follows them."""
+    return 2 * seconds + max(SENDING_SECONDS, DISCARDING_SECONDS)
+
+
 def _policy() -> str:
     """Nothing is loaded, and only the page's own script runs."""
     digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
@@ -122,7 +127,7 @@ class Guard:
 
         try:
             answer = self._answer(scope, receive, send_guarded)
-            await asyncio.wait_for(answer, 2 * self._seconds + SENDING_SECONDS)
+            await asyncio.wait_for(answer, longest(self._seconds))
         except asyncio.TimeoutError:
             logger.warning("a client did not read its answer")
         except Exception:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import socket
 import sys
@@ -13,6 +14,8 @@ import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ._guard import longest
 
 HEAD_SECONDS = 10.0
 """How long a client may take to send the head of a request."""
@@ -63,7 +66,8 @@ def bind(host: str, port: int) -> socket.socket:
         found.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         found.close()
-        raise OSError(f"cannot listen at {host}, port {port}: {error}.") from None
+        reason = getattr(error, "strerror", None) or error
+        raise OSError(f"cannot listen at {host}, port {port}: {reason}.") from None
     return found
 
 
@@ -73,7 +77,7 @@ def server(app: ASGIApp, connections: int, seconds: float) -> uvicorn.Server:
     Args:
         app: the application.
         connections: the largest number of open connections.
-        seconds: of a request, for which a shutdown waits.
+        seconds: the time limit of a request; a shutdown waits until all requests are over.
     """
     config = uvicorn.Config(
         app,
@@ -86,7 +90,7 @@ def server(app: ASGIApp, connections: int, seconds: float) -> uvicorn.Server:
         server_header=False,
         proxy_headers=False,
         limit_concurrency=connections + 1,
-        timeout_graceful_shutdown=int(seconds) + 1,
+        timeout_graceful_shutdown=math.ceil(longest(seconds)) + 1,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
     )
     return uvicorn.Server(config)
