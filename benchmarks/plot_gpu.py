@@ -42,7 +42,7 @@ ATTENTION = {
 """Colour, marker and dashes."""
 ATTENTION_NOTE = (
     "cuDNN and FlashAttention-2: torch's two kernels of softmax attention. adasplash: the package "
-    "of that name, Triton kernels\nof entmax attention, timed at two lengths. All causal, with "
+    "of that name, Triton kernels\nof entmax attention, timed at some lengths. All causal, with "
     "queries and keys from N(0, 1)."
 )
 ATTENTION_SIZE = 64
