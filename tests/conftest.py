@@ -46,7 +46,12 @@ def seeds(quick: int, total: int) -> list[Any]:
 EXAMPLES = {identify(mapping): mapping for mapping in mappings.examples()}
 
 
-@pytest.fixture(params=EXAMPLES.values(), ids=EXAMPLES.keys())
+def _marks(mapping: mappings.AbstractMapping) -> list[pytest.MarkDecorator]:
+    """`General` iterates, so the second of its examples is left to `make test-all`."""
+    return [pytest.mark.slow] if mapping.name == "general" and mapping.gamma != 1 else []
+
+
+@pytest.fixture(params=[pytest.param(x, id=name, marks=_marks(x)) for name, x in EXAMPLES.items()])
 def mapping(request: pytest.FixtureRequest) -> mappings.AbstractMapping:
     return request.param
 

@@ -108,6 +108,7 @@ def test_the_commands(
     assert "error: " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_estimators_train_side_by_side_as_in_turn(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 

@@ -79,6 +79,7 @@ def test_the_inflection_recipe(
     assert [line.split("\t")[::2] for line in written] == [line.split("\t") for line in test]
 
 
+@pytest.mark.slow
 def test_an_ensemble_without_predictions(shared_task: Path, tmp_path: Path) -> None:
     output = tmp_path / "runs"
     arguments = ["run", str(shared_task), "--setting", "low", "--points", "1:1", "--no-predictions"]

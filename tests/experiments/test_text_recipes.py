@@ -131,6 +131,7 @@ def test_attentions_have_the_papers_options_and_a_strength() -> None:
     assert recipe.attention("fusedmax") == {"mapping": "fusedmax", "lam": 0.1}
 
 
+@pytest.mark.slow
 def test_lines_of_a_file_have_lines_of_output(words: Path) -> None:
     output = words.parent / "runs"
     small = ["--set", *SMALL]

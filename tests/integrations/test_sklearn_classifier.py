@@ -55,8 +55,10 @@ def gradient(classifier: Any, X: np.ndarray, y: np.ndarray, C: float) -> np.ndar
     "mapping",
     [
         "entmax",
-        "sparsemax",
-        *(pytest.param(x, marks=pytest.mark.slow) for x in ("softmax", "normmax", "pnormmax")),
+        *(
+            pytest.param(x, marks=pytest.mark.slow)
+            for x in ("softmax", "sparsemax", "normmax", "pnormmax")
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore")  # the checks are not all quiet

@@ -33,6 +33,7 @@ def test_no_address_is_used_before_it_is_known(case: tuple[str, ...]) -> None:
     check(*case)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_TOOLS, reason="this Triton has no disassembler")
 def test_float32_adds_up_one_tile_at_a_time() -> None:
     check("attention", "64", "64", "float32")
