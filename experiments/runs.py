@@ -169,15 +169,6 @@ def padded(rows: Iterable[Sequence[int]], value: int = 0) -> Tensor:
     return nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)
 
 
-def run_packed(network: nn.RNNBase, inputs: Tensor, lengths: Tensor, *start: Tensor) -> Any:
-    """A recurrent network over rows (B, n, d) of different lengths: its outputs, and its state."""
-    packed = nn.utils.rnn.pack_padded_sequence(
-        inputs, lengths.cpu(), batch_first=True, enforce_sorted=False
-    )
-    outputs, state = network(packed, *start)
-    return nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True)[0], state
-
-
 def with_progress(batches: Iterable[Any], every: int = 10) -> Iterator[Any]:
     """The batches; on a terminal their number is shown."""
     for count, batch in enumerate(batches, 1):

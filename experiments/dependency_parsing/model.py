@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..runs import padded, run_packed
+from ..recurrent import BidirectionalLSTM
+from ..runs import padded
 from .conllu import Sentence
 
 UNKNOWN, ROOT = 1, 2
@@ -84,7 +85,7 @@ class Parser(nn.Module):
         super().__init__()
         self.words = nn.Embedding(len(vocabulary.words) + 3, 100, padding_idx=0)
         self.tags = nn.Embedding(len(vocabulary.tags) + 3, 25, padding_idx=0)
-        self.reader = nn.LSTM(125, 125, 2, batch_first=True, bidirectional=True)
+        self.reader = BidirectionalLSTM(125, 125, layers=2)
         self.head = nn.Linear(250, hidden)
         self.modifier = nn.Linear(250, hidden, bias=False)
         self.arc = nn.Linear(hidden, 1, bias=False)
@@ -98,7 +99,7 @@ class Parser(nn.Module):
         if self.training:
             words = words.masked_fill(torch.rand(words.shape) < self.forget[words], UNKNOWN)
         inputs = torch.cat([self.words(words), self.tags(batch.tags)], -1)
-        states, _ = run_packed(self.reader, inputs, batch.lengths + 1)
+        states = self.reader(inputs, batch.lengths + 1)
         pairs = self.head(states).unsqueeze(2) + self.modifier(states[:, 1:]).unsqueeze(1)
         arcs = self.arc(pairs.tanh()).squeeze(-1)
         return torch.diagonal_scatter(arcs[:, 1:], arcs[:, 0], dim1=1, dim2=2)

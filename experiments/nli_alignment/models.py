@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from fenchel import mappings
 
-from ..runs import run_packed
+from ..recurrent import BidirectionalLSTM, run_packed
 from .alignments import ALIGNMENTS, Aligned
 from .data import LABELS, Batch
 
@@ -39,12 +39,10 @@ class Esim(nn.Module):
         super().__init__()
         self.words = embedding(size, hidden, vectors)
         wide = 2 * hidden
-        self.reader = nn.LSTM(
-            self.words.embedding_dim, hidden, batch_first=True, bidirectional=True
-        )
+        self.reader = BidirectionalLSTM(self.words.embedding_dim, hidden)
         self.align = ALIGNMENTS[alignment]()
         self.compare = nn.Sequential(nn.Linear(4 * wide, hidden), nn.ReLU(), nn.Dropout(dropout))
-        self.composer = nn.LSTM(hidden, hidden, batch_first=True, bidirectional=True)
+        self.composer = BidirectionalLSTM(hidden, hidden)
         self.classify = nn.Sequential(
             nn.Dropout(dropout),
             nn.Linear(4 * wide, hidden),
@@ -70,7 +68,7 @@ class Esim(nn.Module):
 
 
 def read_both(
-    network: nn.RNNBase, premise: Tensor, hypothesis: Tensor, batch: Batch
+    network: BidirectionalLSTM, premise: Tensor, hypothesis: Tensor, batch: Batch
 ) -> tuple[Tensor, Tensor]:
     """A recurrent network over both sentences at once: half the steps of one after the other."""
     size, m, n = len(premise), premise.shape[1], hypothesis.shape[1]
@@ -78,7 +76,7 @@ def read_both(
         functional.pad(side, (0, 0, 0, max(m, n) - side.shape[1])) for side in (premise, hypothesis)
     ]
     lengths = torch.cat([batch.premise_lengths, batch.hypothesis_lengths])
-    states, _ = run_packed(network, torch.cat(wide), lengths)
+    states = network(torch.cat(wide), lengths)
     return states[:size, :m], states[size:, :n]
 
 

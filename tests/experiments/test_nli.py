@@ -11,6 +11,7 @@ from experiments.nli_alignment import train
 from experiments.nli_alignment.__main__ import main
 from experiments.nli_alignment.data import Pair, Vocabulary, read_pairs
 from experiments.nli_alignment.models import MODELS, pool, read_both
+from experiments.recurrent import BidirectionalLSTM
 
 from experiments import runs
 
@@ -125,14 +126,14 @@ def test_word_vectors_are_read_and_stay(data, tmp_path):
 
 
 def test_both_sentences_are_read_as_each_alone():
-    network = torch.nn.LSTM(3, 4, batch_first=True, bidirectional=True)
+    network = BidirectionalLSTM(3, 4)
     words = Vocabulary(["a"])
     pairs = [Pair(["a"] * 2, ["a"] * 4, 0), Pair(["a"] * 3, ["a"], 0)]
     batch = words.batch(pairs)
     p, h = torch.randn(2, 3, 3), torch.randn(2, 4, 3)
     premise, hypothesis = read_both(network, p, h, batch)
-    torch.testing.assert_close(premise[:1, :2], network(p[:1, :2])[0])
-    torch.testing.assert_close(hypothesis[1:, :1], network(h[1:, :1])[0])
+    torch.testing.assert_close(premise[:1, :2], network(p[:1, :2], torch.tensor([2])))
+    torch.testing.assert_close(hypothesis[1:, :1], network(h[1:, :1], torch.tensor([1])))
     mean, most = pool(premise, batch.premise_lengths)
     torch.testing.assert_close(mean[0], premise[0, :2].mean(0))
     torch.testing.assert_close(most[0], premise[0, :2].amax(0))

@@ -87,7 +87,8 @@ def test_the_diagonal_is_the_arc_from_the_root(data):
     vocabulary = Vocabulary.of(sentences)
     parser, batch = Parser(vocabulary).eval(), Encoder(vocabulary)(sentences)
     arcs = parser(batch)[0]
-    states = parser.reader(torch.cat([parser.words(batch.words), parser.tags(batch.tags)], -1))[0]
+    inputs = torch.cat([parser.words(batch.words), parser.tags(batch.tags)], -1)
+    states = parser.reader(inputs, batch.lengths + 1)
     for head, word in ((0, 2), (1, 2), (4, 1)):  # counted from the root
         pair = parser.head(states[0, head]) + parser.modifier(states[0, word])
         expected = parser.arc(pair.tanh()).squeeze()
