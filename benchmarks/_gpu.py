@@ -23,6 +23,8 @@ WAIT_CYCLES = 2_000_000
 WARM_UP = 2
 SLOW_ROUNDS = 3
 """Measurements of a slow contender."""
+HOST_ROUNDS, HOST_CALLS = 7, 50
+"""By the clock of the host: rounds, and calls in a row in each of them."""
 MIB = 2**20
 ROWS = [0, 1, 2, 3, -4, -3, -2, -1]
 """The rows that are checked."""
@@ -187,19 +189,32 @@ def race(
     return results
 
 
-def host_time(contender: Contender, inputs: tuple, calls: int = 200) -> Result:
-    """The time of a call in a row of calls, the work of the host included."""
-    try:
-        for _ in range(WARM_UP):
-            contender.run(*inputs)
-        torch.cuda.synchronize()
-        start = perf_counter()
-        for _ in range(calls):
-            contender.run(*inputs)
-        torch.cuda.synchronize()
-        return Result(Timing.of([(perf_counter() - start) / calls]))
-    except Exception as failure:
-        return Result(note=reason(failure))
+def host_race(
+    contenders: Sequence[Contender], inputs: tuple, rounds: int = HOST_ROUNDS
+) -> list[Result]:
+    """What came of each contender by the clock of the host: the time of a call in a row of calls,
+    the work of the host included. The contenders take turns."""
+    results = []
+    for contender in contenders:
+        try:
+            for _ in range(WARM_UP):
+                contender.run(*inputs)
+            torch.cuda.synchronize()
+            results.append(Result())
+        except Exception as failure:
+            results.append(Result(note=reason(failure)))
+    working = [place for place, result in enumerate(results) if result.note is None]
+    seconds: dict[int, list[float]] = {place: [] for place in working}
+    for _ in range(rounds):
+        for place in working:
+            start = perf_counter()
+            for _ in range(HOST_CALLS):
+                contenders[place].run(*inputs)
+            torch.cuda.synchronize()
+            seconds[place].append((perf_counter() - start) / HOST_CALLS)
+    for place, found in seconds.items():
+        results[place] = Result(Timing.of(found))
+    return results
 
 
 def columns(contender: Contender, result: Result, torch_seconds: float) -> Row:

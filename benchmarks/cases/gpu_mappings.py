@@ -147,7 +147,7 @@ def _host_time(pass_: str, shape: tuple[int, int]) -> Iterator[Row]:
     """Calls in a row, the host included: for information."""
     contenders = [_contender(entry, pass_) for entry in (SOFTMAX, *FENCHEL)]
     inputs = _inputs(shape, DTYPES[-1], pass_)
-    results = [_gpu.host_time(contender, inputs) for contender in contenders]
+    results = _gpu.host_race(contenders, inputs)
     for contender, result in zip(contenders, results, strict=True):
         yield {
             **_labels("host", pass_, DTYPES[-1], shape),

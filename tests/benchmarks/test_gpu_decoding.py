@@ -46,7 +46,8 @@ def test_rows_state_pages_and_targets(monkeypatch):
     made = {name: lambda b, s, _, f=f: f(b, s, "cpu") for name, f in gpu_decoding.PATTERNS.items()}
     monkeypatch.setattr(gpu_decoding, "PATTERNS", made)
     monkeypatch.setattr(_gpu, "race", race)
-    monkeypatch.setattr(_gpu, "host_time", lambda one, inputs, calls: _gpu.Result(note="none"))
+    nothing = _gpu.Result(note="none")
+    monkeypatch.setattr(_gpu, "host_race", lambda contenders, inputs: [nothing] * len(contenders))
     found = gpu_decoding._race(1, 256, "normal", 1)
     ours = {row["mapping"]: row for row in found if row["clock"] == "gpu"}
     assert ours["entmax 1.5"]["pages"] == "4 of 4"

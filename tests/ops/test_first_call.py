@@ -27,7 +27,7 @@ def test_the_forward_pass_prepares_the_backward_pass(
     launched: set[tuple[Any, ...]] = set()
 
     def prepare(launches: list[tuple]) -> None:
-        prepared.update((id(one), launcher._key(arguments)) for one, _, arguments in launches)
+        prepared.update((id(one), launcher._looked_at(given)[0]) for one, _, given in launches)
 
     def first(self: Launcher, key: tuple, grid: Any, arguments: tuple) -> None:
         launched.add((id(self), key))

@@ -46,12 +46,7 @@ class Launcher:
     ) -> None:
         """Launches on the device of the first argument, which must be the current one."""
         arguments = first, *others
-        key = _key(arguments)
-        known = self._compiled.get(key)
-        if known is None:
-            self._first(key, grid, arguments)
-        else:
-            self._launch(known, grid, arguments)
+        self._launch(grid, arguments, *_looked_at(arguments))
 
     def _first(self, key: tuple, grid: tuple[int, ...], arguments: tuple) -> None:
         notes = recorder.active()
@@ -64,11 +59,17 @@ class Launcher:
                 compiled.run, compiled.function, compiled.packed_metadata, compiled
             )  # fmt: skip
 
-    def _launch(self, known: tuple, grid: tuple[int, ...], arguments: tuple) -> None:
+    def _launch(
+        self, grid: tuple[int, ...], arguments: tuple, key: tuple, words: list[int | float | None]
+    ) -> None:
+        known = self._compiled.get(key)
+        if known is None:
+            self._first(key, grid, arguments)
+            return
         run, function, metadata, compiled = known
-        stream = torch._C._cuda_getCurrentRawStream(arguments[0].get_device())
+        stream = torch._C._cuda_getCurrentRawStream(key[0])
         x, y, z = (*grid, 1, 1)[:3]
-        run(x, y, z, stream, function, metadata, None, None, None, *arguments, *self._values)
+        run(x, y, z, stream, function, metadata, None, None, None, *words, *self._values)
         notes = recorder.active()
         if notes is not None:
             notes.note(compiled, grid, (*arguments, *self._values))
@@ -101,22 +102,18 @@ class Launches:
                 are compiled, too, and nothing of them is launched.
         """
         launches, self._all = self._all, []
-        keys = [_key(arguments) for _, _, arguments in launches]
+        looked_at = [_looked_at(arguments) for _, _, arguments in launches]
         if not triton.knobs.runtime.interpret:
-            unknown = _unknown(launches, keys)
+            unknown = _unknown(launches, looked_at)
             if unknown and later is not None:
                 rehearsal = _Rehearsal()
                 later(rehearsal)
                 expected = rehearsal._all
-                unknown |= _unknown(expected, [_key(arguments) for _, _, arguments in expected])
+                unknown |= _unknown(expected, [_looked_at(x) for _, _, x in expected])
             if len(unknown) > 1:
                 _prepare(list(unknown.values()))
-        for (one, grid, arguments), key in zip(launches, keys, strict=True):
-            known = one._compiled.get(key)
-            if known is None:
-                one._first(key, grid, arguments)
-            else:
-                one._launch(known, grid, arguments)
+        for (one, grid, arguments), found in zip(launches, looked_at, strict=True):
+            one._launch(grid, arguments, *found)
 
 
 class _Rehearsal(Launches):
@@ -126,11 +123,11 @@ class _Rehearsal(Launches):
         pass
 
 
-def _unknown(launches: list[tuple], keys: list[tuple]) -> dict[tuple, tuple]:
+def _unknown(launches: list[tuple], looked_at: list[tuple]) -> dict[tuple, tuple]:
     """One launch of each kernel that is new."""
     return {
         (id(launch[0]), key): launch
-        for launch, key in zip(launches, keys, strict=True)
+        for launch, (key, _) in zip(launches, looked_at, strict=True)
         if key not in launch[0]._compiled
     }
 
@@ -147,19 +144,25 @@ def _prepare(launches: list[tuple]) -> None:
             _ = kernel.run
 
 
-def _key(arguments: tuple) -> tuple:
-    """What tells apart launches that need different compiled kernels: the type of a tensor and
-    whether it is aligned; of a size whether it is 1, a multiple of 16, and has 32 bits."""
+def _looked_at(arguments: tuple) -> tuple[tuple, list[int | float | None]]:
+    """What tells apart launches that need different compiled kernels: the type of a tensor, its
+    device and whether it is aligned; of a size whether it is 1, a multiple of 16, and has 32 bits.
+    And the arguments as a compiled kernel takes them: of a tensor the address, or Triton would ask
+    for it, and the driver whether it is one of the GPU's, at every launch."""
     key: list[Any] = [arguments[0].get_device()]
-    for x in arguments:
-        if type(x) is int:
+    words = list(arguments)
+    for i, x in enumerate(arguments):
+        kind = type(x)
+        if kind is int:
             key.append((1 if x == 1 else 0 if x & 15 else 16) if -_HALF <= x < _HALF else x)
-        elif isinstance(x, Tensor):
-            key.append(x.dtype)
-            key.append(x.data_ptr() & 15 == 0)
-        else:
+        elif kind is float or x is None:
             key.append(x is None)
-    return tuple(key)
+        elif isinstance(x, Tensor):
+            words[i] = address = x.data_ptr()
+            key += x.dtype, x.get_device(), address & 15 == 0
+        else:
+            key.append(False)
+    return tuple(key), words
 
 
 @lru_cache(maxsize=_MAX_KINDS)
