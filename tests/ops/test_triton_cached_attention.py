@@ -263,11 +263,16 @@ def test_values_are_read_whole_where_most_have_weight(
 ) -> None:
     """Memory that the kernels do not write may hold anything."""
 
-    def filled(device: torch.device, dtype: torch.dtype, *sizes: int) -> tuple[Tensor, ...]:
-        fill = garbage if dtype == torch.float32 else 7
-        return tuple(torch.full((size,), fill, dtype=dtype, device=device) for size in sizes)
+    def filled(*arguments: Any) -> tuple:
+        buffer, floats, integers = made(*arguments)
+        for part in floats:
+            part.fill_(garbage)
+        for part in integers:
+            part.fill_(7)
+        return buffer, floats, integers
 
-    monkeypatch.setattr(triton_module, "_parts", filled)
+    made = triton_module._buffer
+    monkeypatch.setattr(triton_module, "_buffer", filled)
     pages = mostly_weighted(h=1).check(1e-5, SMALL._replace(chunk_pages=chunk_pages))
     assert pages.item() == 6
 

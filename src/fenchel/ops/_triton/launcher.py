@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import lru_cache
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -83,6 +83,17 @@ class Launcher:
         return compiled
 
 
+class Launched(NamedTuple):
+    """A launch that was made: the compiled kernel, None in Triton's interpreter; the grid; the
+    arguments, as given and as the kernel takes them; the kernel's constants."""
+
+    known: tuple | None
+    grid: tuple[int, ...]
+    arguments: tuple
+    words: list[int | float | None]
+    values: tuple
+
+
 class Launches:
     """Launches that follow each other; kernels that are new are compiled at the same time."""
 
@@ -94,8 +105,8 @@ class Launches:
     ) -> None:
         self._all.append((launcher, grid, arguments))
 
-    def run(self, later: "Callable[[Launches], None] | None" = None) -> None:
-        """Launches all, in order, and forgets them.
+    def run(self, later: "Callable[[Launches], None] | None" = None) -> list[Launched]:
+        """Launches all, in order, and forgets them. Returns what was launched.
 
         Args:
             later: makes launches that will follow in another call. Where kernels are new, theirs
@@ -112,15 +123,19 @@ class Launches:
                 unknown |= _unknown(expected, [_looked_at(x) for _, _, x in expected])
             if len(unknown) > 1:
                 _prepare(list(unknown.values()))
-        for (one, grid, arguments), found in zip(launches, looked_at, strict=True):
-            one._launch(grid, arguments, *found)
+        launched = []
+        for (one, grid, arguments), (key, words) in zip(launches, looked_at, strict=True):
+            one._launch(grid, arguments, key, words)
+            known = one._compiled.get(key)
+            launched.append(Launched(known, grid, arguments, words, one._values))
+        return launched
 
 
 class _Rehearsal(Launches):
     """Launches that are only noted."""
 
-    def run(self, later: Callable[[Launches], None] | None = None) -> None:
-        pass
+    def run(self, later: Callable[[Launches], None] | None = None) -> list[Launched]:
+        return []
 
 
 def _unknown(launches: list[tuple], looked_at: list[tuple]) -> dict[tuple, tuple]:

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .._triton.launcher import Launcher, launcher
+from .._triton import recorder
+from .._triton.launcher import Launched, Launcher, Launches, launcher
+from .._triton.program import Programs, signature
 from ..attention.triton_dense import tolerance
 from ..attention.triton_problem import Problem, power_of_two
 from .sizes import PAGE, num_pages
@@ -71,10 +73,12 @@ def cached_attention(
     of_one = heads * queries * num_pages(keys) * PAGE
     if not output.numel() or not keys:
         return output.zero_(), pages.zero_()
+    if num_pages(keys) < (plan or Plan()).min_pages:
+        pages.fill_(num_pages(keys))
     given = (query, key, value, starts, stops, diagonal, alpha, gamma, scale, slopes, sinks)
     size = max(1, (plan or Plan()).max_scores // of_one)
     if batch <= size:
-        _attend(Problem(*given, None, None, softcap, 0.0), bounds, output, pages, plan)
+        _at_once(given, softcap, bounds, output, pages, plan)
         return output, pages
     for first in range(0, batch, size):
         part = slice(first, first + size)
@@ -82,6 +86,34 @@ def cached_attention(
         problem = Problem(*some, None, None, softcap, 0.0)
         _attend(problem, bounds[:, part], output[part], pages[part], plan)
     return output, pages
+
+
+_PROGRAMS = Programs()
+
+
+def _at_once(
+    given: tuple, softcap: float, bounds: Tensor, output: Tensor, pages: Tensor, plan: Plan | None
+) -> None:
+    """All sequences by the same launches. Calls that differ only in their tensors repeat those of
+    the first: layers of a model have the same sizes, and a call of Python for each kernel would
+    take longer than the kernels."""
+    query, key, value, starts, stops, diagonal, *numbers = given
+    is_plain = plan is None and not any(isinstance(x, Tensor) for x in numbers)
+    if not is_plain or recorder.active() is not None:
+        _attend(Problem(*given, None, None, softcap, 0.0), bounds, output, pages, plan)
+        return
+    tensors = (query, key, value, bounds, starts, stops, diagonal, output, pages)
+    of_tensors, addresses = signature(tensors)
+    device = query.get_device()
+    sizes = (device, *numbers, softcap, of_tensors)
+    program = _PROGRAMS.get(sizes)
+    if program is None:
+        problem = Problem(*given, None, None, softcap, 0.0)
+        launched, buffer = _attend(problem, bounds, output, pages, plan)
+        _PROGRAMS.keep(sizes, launched, addresses, buffer)
+        return
+    buffer = torch.empty(program.buffer_size, dtype=torch.int32, device=query.device)
+    program(device, addresses, buffer)
 
 
 class _Launchers(NamedTuple):
@@ -127,15 +159,18 @@ def _launchers(
     )  # fmt: skip
 
 
-def _parts(device: torch.device, dtype: torch.dtype, *sizes: int) -> tuple[Tensor, ...]:
-    """Tensors of these sizes or a bit more, each from a multiple of 16 bytes on."""
-    aligned = [-(-size // 4) * 4 for size in sizes]
-    return torch.empty(sum(aligned), dtype=dtype, device=device).split(aligned)
+def _buffer(device: torch.device, floats: list[int], integers: list[int]) -> tuple:
+    """Memory, and its parts of these sizes or a bit more, each from a multiple of 16 bytes on."""
+    floats, integers = ([_ceil(size, 4) * 4 for size in sizes] for sizes in (floats, integers))
+    buffer = torch.empty(sum(floats) + sum(integers), dtype=torch.int32, device=device)
+    first, second = buffer.split([sum(floats), sum(integers)])
+    return buffer, first.view(torch.float32).split(floats), second.split(integers)
 
 
 def _attend(
     problem: Problem, bounds: Tensor, output: Tensor, pages: Tensor, plan: Plan | None
-) -> None:
+) -> tuple[list[Launched], Tensor]:
+    """What was launched, and the memory that it worked in."""
     query, key, value = problem.vectors
     heads, groups, queries = problem.heads, problem.groups, problem.queries
     all_groups, n = problem.batch * groups, problem.batch * heads * queries
@@ -147,13 +182,14 @@ def _attend(
         power_of_two(shared, 8), up_to,
     )  # fmt: skip
     chunks = _ceil(P, min(plan.chunk_pages, up_to))
-    scores, peaks, state, parts, totals = _parts(
-        query.device, torch.float32,
-        n * P * PAGE, n * P, 3 * n, n * chunks * problem.value_width, n * chunks,
-    )  # fmt: skip
-    lists, own_lists, marked = _parts(
-        query.device, torch.int32, all_groups * P, n * P, all_groups * P * PAGE
+    buffer, floats, integers = _buffer(
+        query.device,
+        [n * P * PAGE, n * P, 3 * n, n * chunks * problem.value_width, n * chunks],
+        [all_groups * P, n * P, all_groups * P * PAGE],
     )
+    scores, peaks, state, parts, totals = floats
+    lists, own_lists, marked = integers
+    launches = Launches()
 
     starts, stops, diagonal, rows = problem.pointers[:4]
     alpha, gamma, scale, softcap, _ = problem.numbers
@@ -162,30 +198,32 @@ def _attend(
     strides = [0 if x.shape[0] == 1 else x.stride(0) for x in intervals]
     of_query, of_key = query.stride()[:3], key.stride()[:3]
     if plan.min_pages <= P:
-        launchers.bounds(
-            (all_groups * _ceil(P, plan.bound_pages),),
+        launches.add(
+            launchers.bounds, (all_groups * _ceil(P, plan.bound_pages),),
             query, bounds, *intervals, rows, peaks, *numbers, softcap, *counts, P, n, *of_query,
             *bounds.stride()[:4], *strides,
         )  # fmt: skip
-        launchers.lists(
-            (all_groups,),
+        launches.add(
+            launchers.lists, (all_groups,),
             query, key, *intervals, rows, peaks, lists, pages, *numbers, softcap, *counts,
             problem.keys, P, n, *of_query, *of_key, *strides, min(shared, plan.max_seeds),
         )  # fmt: skip
-    else:
-        pages.fill_(P)
     splits = min(P, max(_ceil(P, plan.per_program), _ceil(plan.programs, all_groups)))
-    launchers.scores(
-        (all_groups * splits,),
+    launches.add(
+        launchers.scores, (all_groups * splits,),
         query, key, *intervals, rows, lists if plan.min_pages <= P else None, pages, scores, peaks,
         *numbers, softcap, *counts, problem.keys, P, n, *of_query, *of_key, *strides, splits,
     )  # fmt: skip
-    launchers.threshold(
-        (n,), scores, peaks, rows, own_lists, state, *numbers, problem.keys, P, n
+    launches.add(
+        launchers.threshold, (n,),
+        scores, peaks, rows, own_lists, state, *numbers, problem.keys, P, n,
     )  # fmt: skip
-    launchers.values(
-        (all_groups * chunks,),
+    launches.add(
+        launchers.values, (all_groups * chunks,),
         scores, peaks, value, rows, state, marked, parts, totals, *numbers, *counts, problem.keys,
         P, n, *value.stride()[:3],
     )  # fmt: skip
-    launchers.output((n,), parts, totals, rows, state, output, *numbers, chunks, n)
+    launches.add(
+        launchers.output, (n,), parts, totals, rows, state, output, *numbers, chunks, n,
+    )  # fmt: skip
+    return launches.run(), buffer
