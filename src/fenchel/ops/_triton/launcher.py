@@ -167,16 +167,13 @@ def _looked_at(arguments: tuple) -> tuple[tuple, list[int | float | None]]:
     key: list[Any] = [arguments[0].get_device()]
     words = list(arguments)
     for i, x in enumerate(arguments):
-        kind = type(x)
-        if kind is int:
+        if type(x) is int:
             key.append((1 if x == 1 else 0 if x & 15 else 16) if -_HALF <= x < _HALF else x)
-        elif kind is float or x is None:
-            key.append(x is None)
         elif isinstance(x, Tensor):
             words[i] = address = x.data_ptr()
             key += x.dtype, x.get_device(), address & 15 == 0
         else:
-            key.append(False)
+            key.append(type(x))
     return tuple(key), words
 
 
