@@ -254,7 +254,7 @@ class Experiment:
             last = [run["history"][-1] for run in members]
             mean = {k: sum(r[k] for r in last) / len(last) for k in FACTS[4:]}
             spread = f"{mean['calls']:g} ({mean['calls_p10']:g}–{mean['calls_p90']:g})"
-            figures = [summary.spread([record[key] for record in best]) for key in self.figures]
+            figures = [summary.spread_of(best, key) for key in self.figures]
             counts = [*map(str, variant), str(len(members)), summary.epochs(members)]
             total = [_curves(run["history"], self.measure)[TOTAL_CALLS][-1] for run in members]
             costs = [spread, f"{sum(total) / len(total):g}", f"{mean['exact']:.0%}"]

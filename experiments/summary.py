@@ -44,6 +44,12 @@ def spread(values: Sequence[float]) -> str:
     return mean if len(values) == 1 else f"{mean} ± {stdev(values):.2f}"
 
 
+def spread_of(records: Sequence[dict[str, Any]], figure: str) -> str:
+    """The same of a figure of records; a dash where older ones do not have it."""
+    values = [record[figure] for record in records if figure in record]
+    return spread(values) if len(values) == len(records) else "–"
+
+
 def save(
     found: Sequence[Run], table: Callable[[Sequence[Run]], str], output: Path, title: str
 ) -> None:

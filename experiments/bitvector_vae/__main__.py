@@ -15,6 +15,8 @@ EXPERIMENT = latents.Experiment(
     measure="elbo",
     figures={
         "elbo": "validation ELBO, best epoch",
+        "distortion": "distortion there",
+        "rate": "rate there",
         "bits_per_dimension": "bits per dimension there",
     },
     paper={"top-k": "calls in all 561 (32 bits), 998 (128 bits)"},

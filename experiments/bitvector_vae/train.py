@@ -88,8 +88,8 @@ def train(
         device: to train on.
         minutes: see `runs.fit`.
     Returns:
-        One record per epoch: `elbo` in nats and `bits_per_dimension` on the validation images,
-        decoder calls, times.
+        One record per epoch: on the validation images `elbo` in nats, the negative sum of
+        `distortion` and `rate`, and `bits_per_dimension`; decoder calls, times.
     """
     options = {"estimator": estimator, "bits": bits, "seed": seed, "lr": lr, "batch": batch}
     options |= {"top_k": top_k, "images": images, "likelihood": likelihood, "samples": samples}
@@ -108,7 +108,7 @@ def train(
             x = training[chosen]
             outcome = expected(network, x, model.estimator)
             history.add(outcome)
-            loss = negative_elbo(outcome, bits).mean()
+            loss = (outcome.value + rate_of(outcome, bits)).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -118,10 +118,13 @@ def train(
     def evaluate() -> dict[str, float]:
         # In evaluation the samplers would take the mode; the ELBO is an expectation.
         evaluated = model.estimator if estimator in EXACT else _sampler(bits)
+        outcomes = [expected(network, x, evaluated) for x in validation.split(500)]
+        distortion = mean_of(outcome.value for outcome in outcomes)
+        rate = mean_of(rate_of(outcome, bits) for outcome in outcomes)
         return {
-            "elbo": -mean_of(
-                negative_elbo(expected(network, x, evaluated), bits) for x in validation.split(500)
-            ),
+            "elbo": -distortion - rate,
+            "distortion": distortion,
+            "rate": rate,
             "bits_per_dimension": bits_per_dimension(
                 network, validation[:likelihood], evaluated, samples
             ),
@@ -146,9 +149,9 @@ def expected(network: BitvectorVae, x: Tensor, estimator: Any) -> Expectation:
     return marginalize(network.encoder(x), network.loss(x), estimator, context=x)
 
 
-def negative_elbo(outcome: Expectation, bits: int) -> Tensor:
-    """With a uniform prior over all bits, for a budget too."""
-    return outcome.value + outcome.kl(structure=fenchel.Bits(bits))
+def rate_of(outcome: Expectation, bits: int) -> Tensor:
+    """The divergence from a uniform prior over all bits, for a budget too."""
+    return outcome.kl(structure=fenchel.Bits(bits))
 
 
 def bits_per_dimension(network: BitvectorVae, x: Tensor, estimator: Any, samples: int) -> float:

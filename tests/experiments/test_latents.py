@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from experiments.emergent_communication.__main__ import EXPERIMENT as GAME
 from experiments.semisupervised_vae.__main__ import EXPERIMENT as SEMISUPERVISED
 
 import fenchel
-from experiments import images, latents, runs
+from experiments import images, latents, runs, summary
 
 SMALL: dict[str, dict[str, Any]] = {
     "semisupervised_vae": {"labels": 20, "warm": 1},
@@ -74,6 +75,20 @@ def test_every_estimator_trains(
     elif estimator != "top-k":
         assert record["exact"] == 0
         assert record["calls"] == (2 if estimator in ("self-critic", "sum-and-sample") else 1)
+
+
+@pytest.mark.parametrize("estimator", ["sparsemap", "top-k", "gumbel"])
+def test_the_elbo_has_two_parts(estimator: str, data: Path, tmp_path: Path) -> None:
+    (record,) = train(BITVECTOR, tmp_path / "run", data, estimator, epochs=1)
+    assert record["elbo"] == pytest.approx(-record["distortion"] - record["rate"])
+    most = SMALL["bitvector_vae"]["bits"] * math.log(2)
+    least = most - math.log(4) if estimator == "top-k" else 0.0  # the entropy of 4 configurations
+    assert least - 1e-5 <= record["rate"] <= most + 1e-5
+
+
+def test_a_figure_that_older_runs_lack_is_a_dash() -> None:
+    assert summary.spread_of([{"rate": 1.0}, {"rate": 3.0}], "rate") == "2.00 ± 1.41"
+    assert summary.spread_of([{"rate": 1.0}, {"elbo": -3.0}], "rate") == "–"
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS.keys())
