@@ -118,6 +118,11 @@ def _curves(history: runs.History, measure: str) -> dict[str, list[float]]:
     }
 
 
+def _label(run: summary.Run, varied: Sequence[str]) -> str:
+    """What a picture calls a run."""
+    return ", ".join([run["estimator"], *(f"{name} {run[name]}" for name in varied)])
+
+
 def _draw(lines: dict, names: Sequence[str], over: str | None, path: Path) -> None:
     shown = {label: {name: line[name] for name in names} for label, line in lines.items()}
     plots.plot_histories(shown, over).savefig(path, dpi=110)
@@ -137,7 +142,8 @@ class Experiment:
         paper: what the paper says, by estimator.
         options: from an option's name to its default, and what --quick sets it to.
         tuned: defaults for some estimators, found by a search.
-        variants: the options, besides the estimator, by which runs are grouped.
+        variants: the options, besides the estimator, by which runs are always grouped; they are
+            grouped by others, too, in which they differ.
         data: what the command line says of `--data`.
         slow: estimators that --quick leaves out unless they are named.
         prepare: `prepare(data, folder, device)` makes the files that runs of a folder share, before
@@ -222,24 +228,27 @@ class Experiment:
             raise ValueError(f"{', '.join(job.name for job in failed)} failed; see the logs.")
 
     def run_table(self, run: Sequence[Path], output: Path, epochs: int | None = None) -> None:
-        """Gathers runs into results.json, table.md and pictures, one line per estimator.
+        """Gathers runs into results.json, table.md and pictures, one line per estimator and
+        setting.
 
         With `epochs`, only the first so many epochs of each run count.
         """
         found = [{**one, "history": one["history"][:epochs]} for one in runs.gather(run)]
         summary.save(found, self.table, output, self.title)
         for variant, members in summary.grouped(found, self.variants).items():
-            lines = {run["estimator"]: _curves(run["history"], self.measure) for run in members}
+            varied = self._varied(members)
+            lines = {_label(run, varied): _curves(run["history"], self.measure) for run in members}
             suffix = "".join(f"-{value}" for value in variant)
             _draw(lines, ("calls", self.measure), None, output / f"epochs{suffix}.png")
             _draw(lines, (TOTAL_CALLS, self.measure), TOTAL_CALLS, output / f"calls{suffix}.png")
         print(self.table(found))
 
     def table(self, found: Sequence[summary.Run]) -> str:
-        """A row per estimator and variant, averaged over seeds, in Markdown."""
+        """A row per estimator and setting, averaged over seeds, in Markdown."""
         order = sorted(found, key=lambda run: self.estimators.index(run["estimator"]))
-        groups = summary.grouped(order, ("estimator", *self.variants))
-        head = ["estimator", *self.variants, "seeds", "epochs", *self.figures.values()]
+        settings = (*self.variants, *self._varied(found))
+        groups = summary.grouped(order, ("estimator", *settings))
+        head = ["estimator", *settings, "seeds", "epochs", *self.figures.values()]
         head += [
             f"{self.measure}, last epoch",
             "decoder calls, last epoch (10–90%)",
@@ -249,19 +258,24 @@ class Experiment:
             "paper",
         ]
         rows = []
-        for (name, *variant), members in groups.items():
+        for (name, *setting), members in groups.items():
             best = summary.best(members, self.measure)
             last = [run["history"][-1] for run in members]
             mean = {k: sum(r[k] for r in last) / len(last) for k in FACTS[4:]}
             spread = f"{mean['calls']:g} ({mean['calls_p10']:g}–{mean['calls_p90']:g})"
             figures = [summary.spread_of(best, key) for key in self.figures]
-            counts = [*map(str, variant), str(len(members)), summary.epochs(members)]
+            counts = [*map(str, setting), str(len(members)), summary.epochs(members)]
             total = [_curves(run["history"], self.measure)[TOTAL_CALLS][-1] for run in members]
             costs = [spread, f"{sum(total) / len(total):g}", f"{mean['exact']:.0%}"]
             costs += [f"{summary.seconds(members):.1f}"]
             ends = summary.spread([record[self.measure] for record in last])
             rows.append([name, *counts, *figures, ends, *costs, self.paper.get(name, "–")])
         return tables.markdown(head, rows)
+
+    def _varied(self, found: Sequence[summary.Run]) -> tuple[str, ...]:
+        """The options, besides variants, in which runs differ."""
+        names = [name for name in self.options if name not in self.variants]
+        return tuple(name for name in names if len({run.get(name) for run in found}) > 1)
 
     def _parser(self) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(prog=f"python -m experiments.{self.name}")

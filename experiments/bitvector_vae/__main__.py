@@ -26,6 +26,7 @@ EXPERIMENT = latents.Experiment(
         "lr": (1e-3, 2e-3),
         "batch": (64, 64),
         "top_k": (10, 10),
+        "budget": (0.5, 0.5),
         "images": (50_000, 3000),
         "likelihood": (1000, 100),
         "samples": (1000, 100),

@@ -42,12 +42,12 @@ class BitvectorVae(nn.Module):
         return of_pairs
 
 
-def build(name: str, bits: int, top_k: int) -> Any:
+def build(name: str, bits: int, top_k: int, budget: float) -> Any:
     """The estimator of a name."""
     if name == "sparsemap":
         return estimators.Exact(fenchel.Bits(bits))
     if name == "sparsemap-budget":
-        return estimators.Exact(fenchel.Budget(bits, bits // 2))
+        return estimators.Exact(fenchel.Budget(bits, max(1, int(budget * bits))))
     if name == "top-k":
         return estimators.TopK(fenchel.Bits(bits), k=min(32, top_k), max_k=top_k)
     return latents.sampling(fenchel.Bits(bits))[name](PIXELS)
@@ -64,6 +64,7 @@ def train(
     lr: float,
     batch: int,
     top_k: int,
+    budget: float,
     images: int,
     likelihood: int,
     samples: int,
@@ -76,12 +77,13 @@ def train(
         folder: of the run.
         data: see `images.read_training`; a pixel is black or white, split in the middle.
         estimator: one of ESTIMATORS.
-        bits: of the latent variable; the budget is half of them.
+        bits: of the latent variable.
         epochs: in all.
         seed: for weights, order and samples.
         lr: Adam's learning rate.
         batch: images per step.
         top_k: the most configurations that top-k looks at.
+        budget: the most bits that may be one, as a share of all, for the estimator with a budget.
         images: how many are used for training.
         likelihood, samples: of how many validation images the likelihood is estimated, and by how
             many samples each.
@@ -90,15 +92,20 @@ def train(
     Returns:
         One record per epoch: on the validation images `elbo` in nats, the negative sum of
         `distortion` and `rate`, and `bits_per_dimension`; decoder calls, times.
+    Raises:
+        ValueError: for a budget that is no such share.
     """
+    if not 0 < budget <= 1:
+        raise ValueError(f"`budget` must be above 0 and at most 1, got {budget}.")
     options = {"estimator": estimator, "bits": bits, "seed": seed, "lr": lr, "batch": batch}
-    options |= {"top_k": top_k, "images": images, "likelihood": likelihood, "samples": samples}
+    options |= {"top_k": top_k, "budget": budget, "images": images}
+    options |= {"likelihood": likelihood, "samples": samples}
     runs.open_run(folder, options)
     training, validation = (part.pixels.to(device).gt(0.5).float() for part in read_training(data))
     training, validation = training[:images], validation[: max(1000, images // 5)]
     torch.manual_seed(seed)
     network = BitvectorVae(bits)
-    model = latents.Trained(network, build(estimator, bits, top_k)).to(device)
+    model = latents.Trained(network, build(estimator, bits, top_k, budget)).to(device)
     optimizer = latents.adam(model, lr)
     history = History()
 

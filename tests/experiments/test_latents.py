@@ -21,7 +21,7 @@ from experiments import images, latents, runs, summary
 
 SMALL: dict[str, dict[str, Any]] = {
     "semisupervised_vae": {"labels": 20, "warm": 1},
-    "bitvector_vae": {"bits": 6, "top_k": 4, "likelihood": 5, "samples": 5},
+    "bitvector_vae": {"bits": 6, "top_k": 4, "budget": 0.5, "likelihood": 5, "samples": 5},
     "emergent_communication": {"candidates": 4},
 }
 EXPERIMENTS = {e.name: e for e in (SEMISUPERVISED, BITVECTOR, GAME)}
@@ -121,6 +121,29 @@ def test_the_commands(
     assert len(list((tmp_path / "out").glob("calls*.png"))) == 1
     assert experiment.main([*words[:1], str(tmp_path / "none"), *words[2:]]) == 1
     assert "error: " in capsys.readouterr().err
+
+
+def test_runs_with_other_settings_have_rows_of_their_own(data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    words = ["--data", str(data), "--quick", "--epochs", "1", "--images", "60"]
+    for name, value in SMALL["bitvector_vae"].items():
+        words += [f"--{name.replace('_', '-')}", str(value)]
+    for rate, budget in (("0.1", "0.5"), ("0.2", "0.5"), ("0.2", "0.2")):
+        folder = tmp_path / f"{rate}-{budget}"
+        more = ["--lr", rate, "--budget", budget, "--run", str(folder)]
+        assert BITVECTOR.main([*words, "--estimator", "sparsemap-budget", *more]) == 0
+    found = sorted(tmp_path.glob("*/sparsemap-budget*"))
+    assert BITVECTOR.main(["table", *map(str, found), "--output", str(tmp_path / "out")]) == 0
+    table = (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
+    assert "| estimator | bits | lr | budget | seeds |" in table
+    for setting in ("0.1 | 0.5", "0.2 | 0.2", "0.2 | 0.5"):
+        assert f"| sparsemap-budget | 6 | {setting} | 1 |" in table
+
+
+def test_a_budget_is_a_share(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    words = ["--data", str(data), "--quick", "--estimator", "sparsemap-budget", "--budget", "2"]
+    assert BITVECTOR.main([*words, "--run", str(tmp_path / "run")]) == 1
+    assert "`budget` must be above 0 and at most 1, got 2.0." in capsys.readouterr().err
 
 
 @pytest.mark.slow
