@@ -54,7 +54,9 @@ class Launcher:
             compiled = self._kernel[grid](*arguments, **self._constants)
         if notes is not None:
             notes.note(compiled, grid, (*arguments, *self._values))
-        if len(self._compiled) < _MAX_KINDS and compiled is not None:  # as it is in the interpreter
+        # It is None in the interpreter. A tensor of the CPU, whose device is −1, is left to Triton,
+        # which asks the driver whether the GPU can read its memory.
+        if compiled is not None and -1 not in key and len(self._compiled) < _MAX_KINDS:
             self._compiled[key] = (
                 compiled.run, compiled.function, compiled.packed_metadata, compiled
             )  # fmt: skip

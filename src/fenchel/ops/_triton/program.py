@@ -101,7 +101,7 @@ def signature(tensors: Sequence[Tensor]) -> tuple[tuple, list[int]]:
     """What a program depends on of tensors, and their addresses."""
     addresses = [x.data_ptr() for x in tensors]
     key = tuple(
-        (x.shape, x.stride(), x.dtype, address & 15 == 0)
+        (x.shape, x.stride(), x.dtype, x.get_device(), address & 15 == 0)
         for x, address in zip(tensors, addresses, strict=True)
     )
     return key, addresses
