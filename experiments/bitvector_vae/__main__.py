@@ -28,6 +28,7 @@ EXPERIMENT = latents.Experiment(
         "top_k": (10, 10),
         "budget": (0.5, 0.5),
         "images": (50_000, 3000),
+        "levels": (256, 2),
         "likelihood": (1000, 100),
         "samples": (1000, 100),
     },

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 import fenchel
 from fenchel.latent import Expectation, History, estimators, log_likelihood, marginalize
@@ -20,24 +20,53 @@ from ..images import read_training
 PIXELS = 784
 EXACT = ("sparsemap", "sparsemap-budget", "top-k")
 ESTIMATORS = (*EXACT, *latents.sampling())
-PAIRS = 20_000
-"""The most pairs that the likelihood decodes at once."""
+RANK = 5
+"""How many numbers say which level of grey a pixel has, if there are more than two levels."""
+MAX_NUMBERS = 20_000 * PIXELS
+"""The most numbers that are decoded at once."""
 
 
 class BitvectorVae(nn.Module):
-    """Scores of bits from an image, and an image from bits, each with one hidden layer."""
+    """Scores of bits from an image, and an image from bits, each with one hidden layer.
 
-    def __init__(self, bits: int, hidden: int = 128) -> None:
+    A pixel is black or white with one score; of more levels of grey, all have scores, by one linear
+    map for all pixels.
+
+    Args:
+        bits: of the latent variable.
+        levels: of grey.
+        hidden: the width of the hidden layers.
+    """
+
+    def __init__(self, bits: int, levels: int = 2, hidden: int = 128) -> None:
         super().__init__()
+        self.levels = levels
         self.encoder = nn.Sequential(nn.Linear(PIXELS, hidden), nn.ReLU(), nn.Linear(hidden, bits))
-        self.decoder = nn.Sequential(nn.Linear(bits, hidden), nn.ReLU(), nn.Linear(hidden, PIXELS))
+        first = nn.Linear(bits, hidden), nn.ReLU()
+        if levels == 2:
+            self.decoder = nn.Sequential(*first, nn.Linear(hidden, PIXELS))
+        else:
+            pixels = nn.Linear(hidden, PIXELS * RANK), nn.Unflatten(-1, (PIXELS, RANK))
+            self.decoder = nn.Sequential(*first, *pixels, nn.Linear(RANK, levels))
+
+    @property
+    def chunk(self) -> int:
+        """How many pairs are decoded at once."""
+        return max(1, MAX_NUMBERS // (PIXELS * (self.levels if self.levels > 2 else 1)))
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Scores of the bits, from images x of levels."""
+        return self.encoder(x.float() / (self.levels - 1))
 
     def loss(self, x: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
         """−log p(x | z) of pairs of an image of the batch x and of bits."""
 
         def of_pairs(item: Tensor, z: Tensor) -> Tensor:
             logits = self.decoder(z)
-            return binary_cross_entropy_with_logits(logits, x[item], reduction="none").sum(-1)
+            if self.levels == 2:
+                target = x[item].to(logits.dtype)
+                return binary_cross_entropy_with_logits(logits, target, reduction="none").sum(-1)
+            return cross_entropy(logits.movedim(-1, 1), x[item], reduction="none").sum(-1)
 
         return of_pairs
 
@@ -66,6 +95,7 @@ def train(
     top_k: int,
     budget: float,
     images: int,
+    levels: int,
     likelihood: int,
     samples: int,
     device: str,
@@ -75,7 +105,7 @@ def train(
 
     Args:
         folder: of the run.
-        data: see `images.read_training`; a pixel is black or white, split in the middle.
+        data: see `images.read_training`.
         estimator: one of ESTIMATORS.
         bits: of the latent variable.
         epochs: in all.
@@ -85,6 +115,7 @@ def train(
         top_k: the most configurations that top-k looks at.
         budget: the most bits that may be one, as a share of all, for the estimator with a budget.
         images: how many are used for training.
+        levels: of grey, to which a pixel is rounded; 2 for black and white.
         likelihood, samples: of how many validation images the likelihood is estimated, and by how
             many samples each.
         device: to train on.
@@ -93,18 +124,20 @@ def train(
         One record per epoch: on the validation images `elbo` in nats, the negative sum of
         `distortion` and `rate`, and `bits_per_dimension`; decoder calls, times.
     Raises:
-        ValueError: for a budget that is no such share.
+        ValueError: for a budget that is no such share, or levels that are not from 2 to 256.
     """
     if not 0 < budget <= 1:
         raise ValueError(f"`budget` must be above 0 and at most 1, got {budget}.")
+    if not 2 <= levels <= 256:
+        raise ValueError(f"`levels` must be from 2 to 256, got {levels}.")
     options = {"estimator": estimator, "bits": bits, "seed": seed, "lr": lr, "batch": batch}
-    options |= {"top_k": top_k, "budget": budget, "images": images}
+    options |= {"top_k": top_k, "budget": budget, "images": images, "levels": levels}
     options |= {"likelihood": likelihood, "samples": samples}
     runs.open_run(folder, options)
-    training, validation = (part.pixels.to(device).gt(0.5).float() for part in read_training(data))
+    training, validation = (grey(part.pixels, levels).to(device) for part in read_training(data))
     training, validation = training[:images], validation[: max(1000, images // 5)]
     torch.manual_seed(seed)
-    network = BitvectorVae(bits)
+    network = BitvectorVae(bits, levels)
     model = latents.Trained(network, build(estimator, bits, top_k, budget)).to(device)
     optimizer = latents.adam(model, lr)
     history = History()
@@ -151,9 +184,15 @@ def train(
     )
 
 
+def grey(pixels: Tensor, levels: int) -> Tensor:
+    """Pixels in [0, 1] as the nearest levels, from 0 on."""
+    return (pixels * (levels - 1)).round().long()
+
+
 def expected(network: BitvectorVae, x: Tensor, estimator: Any) -> Expectation:
     """Σ q(z | x) (−log p(x | z))."""
-    return marginalize(network.encoder(x), network.loss(x), estimator, context=x)
+    scores, context = network.scores(x), x.float() / (network.levels - 1)
+    return marginalize(scores, network.loss(x), estimator, context=context, chunk=network.chunk)
 
 
 def rate_of(outcome: Expectation, bits: int) -> Tensor:
@@ -169,11 +208,11 @@ def bits_per_dimension(network: BitvectorVae, x: Tensor, estimator: Any, samples
 
     values = [
         log_likelihood(
-            network.encoder(part),
+            network.scores(part),
             lambda item, z, part=part: log_density(item, z, part),
             estimator,
             samples=samples,
-            chunk=PAIRS,
+            chunk=network.chunk,
         ).value
         for part in x.split(100)
     ]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from experiments.bitvector_vae import train as bitvector
 from experiments.bitvector_vae.__main__ import EXPERIMENT as BITVECTOR
 from experiments.emergent_communication import features
 from experiments.emergent_communication import train as game
@@ -21,7 +22,14 @@ from experiments import images, latents, runs, summary
 
 SMALL: dict[str, dict[str, Any]] = {
     "semisupervised_vae": {"labels": 20, "warm": 1},
-    "bitvector_vae": {"bits": 6, "top_k": 4, "budget": 0.5, "likelihood": 5, "samples": 5},
+    "bitvector_vae": {
+        "bits": 6,
+        "top_k": 4,
+        "budget": 0.5,
+        "levels": 2,
+        "likelihood": 5,
+        "samples": 5,
+    },
     "emergent_communication": {"candidates": 4},
 }
 EXPERIMENTS = {e.name: e for e in (SEMISUPERVISED, BITVECTOR, GAME)}
@@ -77,8 +85,12 @@ def test_every_estimator_trains(
         assert record["calls"] == (2 if estimator in ("self-critic", "sum-and-sample") else 1)
 
 
+@pytest.mark.parametrize("levels", [2, 5])
 @pytest.mark.parametrize("estimator", ["sparsemap", "top-k", "gumbel"])
-def test_the_elbo_has_two_parts(estimator: str, data: Path, tmp_path: Path) -> None:
+def test_the_elbo_has_two_parts(
+    estimator: str, levels: int, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SMALL["bitvector_vae"], "levels", levels)
     (record,) = train(BITVECTOR, tmp_path / "run", data, estimator, epochs=1)
     assert record["elbo"] == pytest.approx(-record["distortion"] - record["rate"])
     most = SMALL["bitvector_vae"]["bits"] * math.log(2)
@@ -144,6 +156,30 @@ def test_a_budget_is_a_share(data: Path, tmp_path: Path, capsys: pytest.CaptureF
     words = ["--data", str(data), "--quick", "--estimator", "sparsemap-budget", "--budget", "2"]
     assert BITVECTOR.main([*words, "--run", str(tmp_path / "run")]) == 1
     assert "`budget` must be above 0 and at most 1, got 2.0." in capsys.readouterr().err
+
+
+def test_levels_of_grey(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = torch.tensor([0.0, 0.1, 0.24, 0.26, 0.5, 0.51, 1.0])
+    assert bitvector.grey(pixels, 2).tolist() == [0, 0, 0, 0, 0, 1, 1]
+    assert bitvector.grey(pixels, 3).tolist() == [0, 0, 0, 1, 1, 1, 2]
+    z, item = torch.randn(3, 6), torch.tensor([1, 0, 1])
+    for levels in (2, 4):
+        network = bitvector.BitvectorVae(6, levels)
+        x = torch.randint(levels, (2, 784))
+        scores = network.decoder(z)
+        both = torch.stack([torch.zeros_like(scores), scores], -1)
+        logs = (both if levels == 2 else scores).log_softmax(-1)
+        wanted = -logs.gather(-1, x[item].unsqueeze(-1)).sum((1, 2))
+        assert torch.allclose(network.loss(x)(item, z), wanted)
+        monkeypatch.setattr(bitvector, "MAX_NUMBERS", 784 * 8)
+        assert network.chunk == (8 if levels == 2 else 2)
+
+
+@pytest.mark.parametrize("levels", [1, 257])
+def test_levels_are_those_of_a_byte(levels: int, data: Path, tmp_path: Path, capsys) -> None:
+    words = ["--data", str(data), "--quick", "--estimator", "gumbel", "--levels", str(levels)]
+    assert BITVECTOR.main([*words, "--run", str(tmp_path / "run")]) == 1
+    assert f"`levels` must be from 2 to 256, got {levels}." in capsys.readouterr().err
 
 
 @pytest.mark.slow
