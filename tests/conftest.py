@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,9 @@ if not torch.cuda.is_available():
 
 from fenchel import mappings, structures
 from fenchel.ops import _triton
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what is in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # or commands under test ignore it too
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores
     torch.set_num_threads(1)
