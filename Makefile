@@ -10,7 +10,9 @@ GPU_BENCH ?= gpu_calls gpu_mappings gpu_losses gpu_linear_loss gpu_attention gpu
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+# Compiling all of the packages takes as long as unpacking them; most modules are never imported.
+INSTALL := -m pip install --disable-pip-version-check --quiet --no-compile
+PIP := $(BIN)/python $(INSTALL)
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard $(addprefix src/fenchel/ops/*/*.,cpp hpp cmake))
 SANITIZED := build/sanitize
 RELEASE := build/release
@@ -60,8 +62,8 @@ wheel: $(RELEASE)/stamp  ## build the sdist and the wheel in dist/, and check bo
 test-wheel:  ## install the wheel of dist/ in a new environment without a compiler, and test it there
 	rm -rf $(RELEASE)/new
 	$(PYTHON) -m venv $(RELEASE)/new
-	CXX=none $(RELEASE)/new/bin/python -m pip install --disable-pip-version-check --quiet -r requirements/dev.txt
-	CXX=none $(RELEASE)/new/bin/python -m pip install --disable-pip-version-check --quiet --no-deps dist/*.whl
+	CXX=none $(RELEASE)/new/bin/python $(INSTALL) -r requirements/dev.txt
+	CXX=none $(RELEASE)/new/bin/python $(INSTALL) --no-deps dist/*.whl
 	$(RELEASE)/new/bin/python -c 'import fenchel, sys; sys.exit(not fenchel.kernels()["native"].startswith("loaded"))'
 	$(RELEASE)/new/bin/python -m pytest -m "not slow" -q $(PYTEST_ARGS) $(WHEEL_TESTS)
 
@@ -75,8 +77,8 @@ matrix-newest: REQUIREMENTS := requirements/dev.txt
 matrix-oldest matrix-newest: matrix-%:
 	@rm -rf $(MATRIX)/$*
 	@$(INTERPRETER) -m venv $(MATRIX)/$*
-	@$(MATRIX)/$*/bin/python -m pip install --disable-pip-version-check --quiet -r $(REQUIREMENTS)
-	@$(MATRIX)/$*/bin/python -m pip install --disable-pip-version-check --quiet --no-deps dist/*.whl
+	@$(MATRIX)/$*/bin/python $(INSTALL) -r $(REQUIREMENTS)
+	@$(MATRIX)/$*/bin/python $(INSTALL) --no-deps dist/*.whl
 	@$(MATRIX)/$*/bin/python -m pytest -m "not slow" -q $(PYTEST_ARGS) >$(MATRIX)/$*.log 2>&1 || echo "see $(MATRIX)/$*.log" >&2
 	@$(MATRIX)/$*/bin/python -c 'import platform, numpy, torch; print("$*: Python", platform.python_version(), \
 		"torch", torch.__version__, "numpy", numpy.__version__, end=": ")'
@@ -132,12 +134,12 @@ $(BIN)/python:
 
 $(RELEASE)/stamp: requirements/release.txt
 	$(PYTHON) -m venv $(RELEASE)
-	$(RELEASE)/bin/python -m pip install --disable-pip-version-check --quiet -r $<
+	$(RELEASE)/bin/python $(INSTALL) -r $<
 	@touch $@
 
 $(DOCS)/venv/stamp: requirements/docs.txt
 	$(PYTHON) -m venv $(DOCS)/venv
-	$(DOCS)/venv/bin/python -m pip install --disable-pip-version-check --quiet -r $<
+	$(DOCS)/venv/bin/python $(INSTALL) -r $<
 	@touch $@
 
 # The development environment contains the demo's, so it stamps both.
