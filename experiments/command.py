@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 
 import torch
+
+
+def whole(text: str, least: int = 0) -> int:
+    """An option's number of things."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"must be a whole number from {least} on, got {text!r}.")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """An option's number of things, at least one."""
+    return whole(text, 1)
+
+
+def number(text: str) -> float:
+    """An option's number, which is finite."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}.")
+    return value
 
 
 def device() -> str:

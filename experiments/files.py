@@ -64,7 +64,8 @@ def find(folder: Path, words: Sequence[str], suffixes: Sequence[str]) -> Path:
     named = (path for path in sorted(folder.iterdir()) if path.suffix in suffixes)
     found = [path for path in named if any(word in path.name.lower() for word in words)]
     if len(found) != 1:
-        expected = f"{' or '.join(words)}, ending in {' or '.join(suffixes)}"
+        endings = " or ".join(suffix or "nothing" for suffix in suffixes)
+        expected = f"{' or '.join(words)}, ending in {endings}"
         raise FileNotFoundError(
             f"{folder} must hold one file named {expected}; found {[path.name for path in found]}."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,11 @@ class Images(NamedTuple):
         """The first few; all for None."""
         return Images(self.pixels[:count], self.labels[:count])
 
+    def check(self, name: str, count: int) -> None:
+        """Raises a ValueError if there are fewer images than the option of this name says."""
+        if not 1 <= count <= len(self.labels):
+            raise ValueError(f"`{name}` must be from 1 to {len(self.labels)}, got {count}.")
+
     def to(self, device: str) -> Images:
         return Images(self.pixels.to(device), self.labels.to(device))
 
@@ -38,6 +44,13 @@ def read_idx(path: Path) -> Tensor:
     Raises:
         ValueError: if it is not one, or not whole.
     """
+    try:
+        return _read_idx(path)
+    except (EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+
+
+def _read_idx(path: Path) -> Tensor:
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rb") as file:
         head = file.read(4)

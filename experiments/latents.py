@@ -22,6 +22,8 @@ from . import command, jobs, runs, summary, tables
 COOLING_RATE, COOLING_STEPS, MIN_TEMPERATURE = 1e-4, 500, 0.5
 """The temperature of a relaxation is max(MIN_TEMPERATURE, exp(−COOLING_RATE · step)), with the step
 rounded down to a multiple of COOLING_STEPS."""
+KINDS = {int: command.count, float: command.number, type(None): Path}
+"""How an option is read, by the type of its default."""
 FACTS = ("epoch", "loss", "seconds", "cpu_seconds", "calls", "calls_p10", "calls_p90", "exact")
 TOTAL_CALLS = "median decoder calls, summed over epochs"
 Builder = Callable[[int], Any]
@@ -145,6 +147,7 @@ class Experiment:
         variants: the options, besides the estimator, by which runs are always grouped; they are
             grouped by others, too, in which they differ.
         data: what the command line says of `--data`.
+        may_be_zero: options that count what may be missing.
         slow: estimators that --quick leaves out unless they are named.
         prepare: `prepare(data, folder, device)` makes the files that runs of a folder share, before
             they start in parallel.
@@ -160,6 +163,7 @@ class Experiment:
     options: Mapping[str, tuple[Any, Any]]
     variants: tuple[str, ...] = ()
     data: str = "folder of train-images and train-labels, IDX"
+    may_be_zero: tuple[str, ...] = ()
     slow: tuple[str, ...] = ()
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     prepare: Callable[[Path, Path, str], Any] | None = None
@@ -274,7 +278,7 @@ class Experiment:
 
     def _varied(self, found: Sequence[summary.Run]) -> tuple[str, ...]:
         """The options, besides variants, in which runs differ."""
-        names = [name for name in self.options if name not in self.variants]
+        names = [name for name in ("data", *self.options) if name not in self.variants]
         return tuple(name for name in names if len({run.get(name) for run in found}) > 1)
 
     def _parser(self) -> argparse.ArgumentParser:
@@ -294,27 +298,29 @@ class Experiment:
         one.add_argument("--run", type=Path, help="folder for runs (default: runs/EXPERIMENT/KIND)")
         one.add_argument("--quick", action="store_true", help="small: a minute or two on one core")
         one.add_argument("--seed", type=int, default=1)
-        one.add_argument("--minutes", type=float, help="end a run after the epoch when they pass")
+        one.add_argument(
+            "--minutes", type=command.number, help="end a run after the epoch when they pass"
+        )
         one.add_argument(
             "--jobs",
             dest="num_parallel",
             metavar="N",
-            type=int,
+            type=command.count,
             default=1,
             help="runs in parallel, each a process (default: 1)",
         )
         one.add_argument("--device", default=command.device())
-        one.add_argument("--threads", type=int, help="of the CPU (default: all)")
+        one.add_argument("--threads", type=command.count, help="of the CPU (default: all)")
         for name, (full, quick) in self.options.items():
             flag = f"--{name.replace('_', '-')}"
-            kind: Any = Path if full is None else type(full)
+            kind: Any = command.whole if name in self.may_be_zero else KINDS[type(full)]
             tuned = {e: own[name] for e, own in self.tuned.items() if name in own}
             also = "".join(f", {e} {value}" for e, value in tuned.items())
             one.add_argument(flag, type=kind, help=f"default: {full}, with --quick {quick}{also}")
         one = commands.add_parser("table", help="gather runs into a table and a picture")
         one.set_defaults(command=self.run_table)
         one.add_argument("run", type=Path, nargs="+", help="folders of runs")
-        one.add_argument("--epochs", type=int, help="use the first epochs alone")
+        one.add_argument("--epochs", type=command.count, help="use the first epochs alone")
         one.add_argument(
             "--output", type=Path, default=self.results, help="default: results/ there"
         )

@@ -28,11 +28,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--input", type=Path, required=True, help="plain or gzip")
     parser.add_argument("--output", type=Path, required=True, help="compressed if it ends in .gz")
     parser.add_argument("--with-input", action="store_true")
-    parser.add_argument("--beam", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--max-length", type=int, default=100)
+    parser.add_argument("--beam", type=command.count, default=5)
+    parser.add_argument("--batch-size", type=command.count, default=256)
+    parser.add_argument("--max-length", type=command.count, default=100)
     parser.add_argument(
-        "--length-power", type=float, default=0.0, help="ranks by log-probability / length^POWER"
+        "--length-power",
+        type=command.number,
+        default=0.0,
+        help="ranks by log-probability / length^POWER",
     )
     parser.set_defaults(run=_run)
     return command.run_subcommand(parser, argv)

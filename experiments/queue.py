@@ -216,9 +216,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("plan", type=Path)
-    parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--minutes", type=command.number, required=True)
     parser.add_argument("--pack", type=Path, required=True, metavar="ARCHIVE", help="a .tar.gz")
-    parser.add_argument("--every", type=float, default=60.0, help="seconds (default: 60)")
+    parser.add_argument("--every", type=command.number, default=60.0, help="seconds (default: 60)")
     parser.add_argument("--logs", type=Path, default=Path("runs/queue"))
     parser.add_argument("--mps", action="store_true", help="let processes share the GPU")
     parser.set_defaults(run=_main)

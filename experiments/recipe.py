@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import jobs, tables
+from . import command, jobs, tables
 
 ATTENTIONS: dict[str, dict[str, Any]] = {
     "softmax": {},
@@ -41,8 +41,10 @@ def training_options() -> argparse.ArgumentParser:
     """The parent of subcommands that train: seeds, jobs and minutes."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="a model for each")
-    parser.add_argument("--jobs", type=int, default=1, help="models trained at once")
-    parser.add_argument("--minutes", type=float, help="the most that each training may take")
+    parser.add_argument("--jobs", type=command.count, default=1, help="models trained at once")
+    parser.add_argument(
+        "--minutes", type=command.number, help="the most that each training may take"
+    )
     parser.add_argument(
         "--table-only", action="store_true", help="train nothing: write the table of what is there"
     )
@@ -54,7 +56,7 @@ def strength_options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument(
         "--gamma",
-        type=float,
+        type=command.number,
         default=1.0,
         help="the strength of each attention's regularizer (default: 1; larger attends to more)",
     )

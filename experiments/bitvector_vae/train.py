@@ -130,11 +130,13 @@ def train(
         raise ValueError(f"`budget` must be above 0 and at most 1, got {budget}.")
     if not 2 <= levels <= 256:
         raise ValueError(f"`levels` must be from 2 to 256, got {levels}.")
-    options = {"estimator": estimator, "bits": bits, "seed": seed, "lr": lr, "batch": batch}
-    options |= {"top_k": top_k, "budget": budget, "images": images, "levels": levels}
-    options |= {"likelihood": likelihood, "samples": samples}
+    options = {"data": data.resolve().name, "estimator": estimator, "bits": bits, "seed": seed}
+    options |= {"lr": lr, "batch": batch, "top_k": top_k, "budget": budget, "images": images}
+    options |= {"levels": levels, "likelihood": likelihood, "samples": samples}
     runs.open_run(folder, options)
-    training, validation = (grey(part.pixels, levels).to(device) for part in read_training(data))
+    parts = read_training(data)
+    parts[0].check("images", images)
+    training, validation = (grey(part.pixels, levels).to(device) for part in parts)
     training, validation = training[:images], validation[: max(1000, images // 5)]
     torch.manual_seed(seed)
     network = BitvectorVae(bits, levels)

@@ -56,11 +56,13 @@ def _parser() -> argparse.ArgumentParser:
         help="of a tag's training words, how many keep to its limit (default: 0.99)",
     )
     one.add_argument("--run", type=Path, help="folder (default: runs/DATA/TRAINING-SEED)")
-    one.add_argument("--epochs", type=int, default=10, help="in all (default: 10)")
+    one.add_argument("--epochs", type=command.count, default=10, help="in all (default: 10)")
     one.add_argument("--seed", type=int, default=1)
-    one.add_argument("--lr", type=float, default=1e-3, help="of Adam (default: 0.001)")
-    one.add_argument("--batch", type=int, default=16, help="sentences per step (default: 16)")
-    one.add_argument("--threads", type=int, help="of the CPU (default: all)")
+    one.add_argument("--lr", type=command.number, default=1e-3, help="of Adam (default: 0.001)")
+    one.add_argument(
+        "--batch", type=command.count, default=16, help="sentences per step (default: 16)"
+    )
+    one.add_argument("--threads", type=command.count, help="of the CPU (default: all)")
 
     one = commands.add_parser("table", help="gather runs")
     one.set_defaults(command=run_table)

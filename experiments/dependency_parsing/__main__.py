@@ -102,23 +102,25 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--data", type=Path, required=True, help="folder of *train* and *dev*.conllu")
     one.add_argument("--loss", choices=table.LOSSES, default="margin_sparsemap")
     one.add_argument("--run", type=Path, help="folder of the run (default: runs/DATA/LOSS-SEED)")
-    one.add_argument("--epochs", type=int, default=30, help="in all (default: 30)")
+    one.add_argument("--epochs", type=command.count, default=30, help="in all (default: 30)")
     one.add_argument("--seed", type=int, default=1)
-    one.add_argument("--lr", type=float, default=1e-3, help="of Adam (default: 0.001)")
-    one.add_argument("--batch", type=int, default=16, help="sentences per step (default: 16)")
-    one.add_argument("--threads", type=int, help="of the CPU (default: all)")
+    one.add_argument("--lr", type=command.number, default=1e-3, help="of Adam (default: 0.001)")
+    one.add_argument(
+        "--batch", type=command.count, default=16, help="sentences per step (default: 16)"
+    )
+    one.add_argument("--threads", type=command.count, help="of the CPU (default: all)")
 
     one = commands.add_parser("sweep", help="tune the learning rate on dev, then train seeds")
     one.set_defaults(command=run_sweep)
     one.add_argument("--data", type=Path, required=True, help="also *covered-test.conllu, if any")
     one.add_argument("--run", type=Path, help="folder of the runs (default: runs/DATA)")
     one.add_argument("--losses", nargs="+", choices=table.LOSSES, default=list(table.LOSSES))
-    one.add_argument("--rates", type=float, nargs="+", default=list(sweep.RATES))
+    one.add_argument("--rates", type=command.number, nargs="+", default=list(sweep.RATES))
     one.add_argument("--tuning-seeds", type=int, nargs="+", default=[1], help="(default: 1)")
     one.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    one.add_argument("--epochs", type=int, default=30)
-    one.add_argument("--batch", type=int, default=16)
-    one.add_argument("--jobs", dest="num_parallel", metavar="N", type=int, default=1)
+    one.add_argument("--epochs", type=command.count, default=30)
+    one.add_argument("--batch", type=command.count, default=16)
+    one.add_argument("--jobs", dest="num_parallel", metavar="N", type=command.count, default=1)
 
     one = commands.add_parser("parse", help="CoNLL-U in, CoNLL-U out")
     one.set_defaults(command=run_parse)
@@ -137,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--data", type=Path, required=True)
     one.add_argument("--output", type=Path, default=Path("parses.png"))
     one.add_argument(
-        "--sentence", type=int, help="of the dev data, from 1 (default: an ambiguous one)"
+        "--sentence", type=command.count, help="of the dev data, from 1 (default: an ambiguous one)"
     )
     return parser
 

@@ -86,11 +86,13 @@ def train(
         One record per epoch: `success`, the percentage of validation rounds that the receiver
         wins, decoder calls, times.
     """
-    options = {"estimator": estimator, "seed": seed, "lr": lr, "entropy": entropy}
-    options |= {"batch": batch, "candidates": candidates, "images": images}
+    options = {"data": data.resolve().name, "estimator": estimator, "seed": seed, "lr": lr}
+    options |= {"entropy": entropy, "batch": batch, "candidates": candidates, "images": images}
     runs.open_run(folder, options)
     path = features.cached(data, folder.parent, device)
     training, validation = features.read(path, device, images)
+    if not 2 <= candidates <= len(training):
+        raise ValueError(f"`candidates` must be from 2 to {len(training)}, got {candidates}.")
     torch.manual_seed(seed)
     game = Game(training.shape[1])
     model = latents.Trained(game, latents.CATEGORICAL[estimator](training.shape[1])).to(device)

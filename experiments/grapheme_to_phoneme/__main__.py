@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     shared = [recipe.data_options("grapheme_to_phoneme"), recipe.training_options()]
     run = commands.add_parser("run", parents=shared, help="train, evaluate, predict, and the table")
     run.add_argument("--languages", nargs="+", help="default: all that there are")
-    run.add_argument("--alphas", type=float, nargs="+", default=[1.0, 1.5])
+    run.add_argument("--alphas", type=command.number, nargs="+", default=[1.0, 1.5])
     run.set_defaults(run=_run)
     return parser
 

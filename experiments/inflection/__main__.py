@@ -69,8 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument(
         "--output", type=Path, required=True, help="a folder, or an archive .tar.gz"
     )
-    predict.add_argument("--beam", type=int, default=5)
-    predict.add_argument("--batch-size", type=int, default=1024)
+    predict.add_argument("--beam", type=command.count, default=5)
+    predict.add_argument("--batch-size", type=command.count, default=1024)
     predict.add_argument("--languages", nargs="+", help="default: all that there are")
     predict.set_defaults(run=_predict)
     return parser

@@ -148,7 +148,7 @@ def _add_shared(one: argparse.ArgumentParser, full: Any, quick: Any) -> None:
     one.add_argument("--run", type=Path, default=run, help=f"folder of the run (default: {run})")
     one.add_argument("--quick", action="store_true", help="tiny: seconds on a CPU")
     one.add_argument("--device", default=command.device())
-    one.add_argument("--threads", type=int, help="of the CPU (default: all)")
+    one.add_argument("--threads", type=command.count, help="of the CPU (default: all)")
     one.add_argument(
         "--time-limit",
         type=float,

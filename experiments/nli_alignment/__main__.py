@@ -108,15 +108,17 @@ def _parser() -> argparse.ArgumentParser:
     kinds = "; ".join(f"of {name} {', '.join(names)}" for name, (_, names) in MODELS.items())
     one.add_argument("--alignment", default="softmax", help=f"{kinds} (default: softmax)")
     one.add_argument("--run", type=Path, help="folder of the run (default: under runs/DATA)")
-    one.add_argument("--epochs", type=int, default=20, help="in all (default: 20)")
+    one.add_argument("--epochs", type=command.count, default=20, help="in all (default: 20)")
     one.add_argument("--seed", type=int, default=1)
     one.add_argument("--optimizer", choices=("adam", "sgd"), default="adam")
-    one.add_argument("--lr", type=float, default=1e-3, help="learning rate (default: 0.001)")
-    one.add_argument("--batch", type=int, default=32, help="pairs per step (default: 32)")
+    one.add_argument(
+        "--lr", type=command.number, default=1e-3, help="learning rate (default: 0.001)"
+    )
+    one.add_argument("--batch", type=command.count, default=32, help="pairs per step (default: 32)")
     one.add_argument("--hidden", type=int, default=300, help="width (default: 300)")
     one.add_argument("--dropout", type=float, default=0.1)
     one.add_argument("--vectors", type=Path, help="word vectors, as GloVe's (default: trained)")
-    one.add_argument("--threads", type=int, help="of the CPU (default: all)")
+    one.add_argument("--threads", type=command.count, help="of the CPU (default: all)")
 
     one = commands.add_parser("table", help="gather runs beside the papers' figures")
     one.set_defaults(command=run_table)

@@ -15,6 +15,7 @@ EXPERIMENT = latents.Experiment(
     measure="accuracy",
     figures={"accuracy": "validation accuracy, best epoch", "elbo": "ELBO there"},
     paper={},
+    may_be_zero=("warm",),
     options={
         "epochs": (200, 2),
         "warm": (50, 40),

@@ -50,10 +50,12 @@ def train(
     Returns:
         One record per epoch: `accuracy` and `elbo` on the validation images, decoder calls, times.
     """
-    options = {"estimator": estimator, "warm": warm, "seed": seed, "lr": lr, "batch": batch}
-    options |= {"alpha": alpha, "labels": labels, "images": images}
+    options = {"data": data.resolve().name, "estimator": estimator, "warm": warm, "seed": seed}
+    options |= {"lr": lr, "batch": batch, "alpha": alpha, "labels": labels, "images": images}
     runs.open_run(folder, options)
     training, validation = (part.to(device) for part in read_training(data))
+    training.check("images", images)
+    training.check("labels", labels)
     training, validation = training.first(images), validation.first(max(1000, images // 5))
     labelled, unlabelled = training.first(labels), Images(*(part[labels:] for part in training))
     torch.manual_seed(seed)

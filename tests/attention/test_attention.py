@@ -255,3 +255,21 @@ def test_shapes_of_other_libraries_get_a_remedy(mapping: str) -> None:
     elsewhere = torch.randn(2, 2, 5, 4, device="meta")
     with pytest.raises(ValueError, match="`key` must be on the device of `query`, cpu; got meta"):
         attention(q, elsewhere, v, mapping)
+
+
+@pytest.mark.parametrize("name", ["alibi", "sinks", "scale", "softcap"])
+@pytest.mark.parametrize("mapping", ["entmax", "softmax"])
+@pytest.mark.parametrize("default", [torch.float32, torch.bfloat16])
+def test_a_number_keeps_its_digits(name: str, mapping: str, default: torch.dtype) -> None:
+    inputs = [x.detach() for x in tensors(1, 2, queries=40, keys=40)]
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        found = attention(*inputs, mapping, **{name: 0.1})
+        single = attention(*(x.float() for x in inputs), mapping, **{name: 0.1})
+    finally:
+        torch.set_default_dtype(before)
+    number = 0.1 if name == "softcap" else torch.tensor(0.1, dtype=torch.float64)
+    expected = attention(*inputs, mapping, **{name: number})
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(single.double(), expected, rtol=1e-5, atol=1e-5)

@@ -249,3 +249,15 @@ def test_all_parameters_get_gradients_only_if_needed(monkeypatch: pytest.MonkeyP
     assert gradient.shape == alpha.shape
     with torch.no_grad():
         assert not attention(query, key, value, mapping).requires_grad
+
+
+@pytest.mark.parametrize("mapping", ["entmax", "fusedmax"])
+def test_gradients_in_a_batch(mapping: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_blocks, "MAX_SCORES", 20)
+    inputs = vectors()
+    output = attention(*inputs, mapping, torch.zeros(1, 1))
+    several = torch.randn(3, *output.shape)
+    batch = torch.autograd.grad(output, inputs, several, is_grads_batched=True, retain_graph=True)
+    each = [torch.autograd.grad(output, inputs, grad, retain_graph=True) for grad in several]
+    for found, expected in zip(batch, zip(*each, strict=True), strict=True):
+        torch.testing.assert_close(found, torch.stack(expected))

@@ -128,6 +128,7 @@ def test_sequences_are_selected_and_joined() -> None:
     parts = [cache[:1], cache[1:]]
     assert [len(part) for part in parts] == [1, 1]
     assert torch.equal(KeysValues.join(parts).key, key)
+    assert torch.equal(KeysValues.join(iter(parts)).value, cache.value)
     assert cache[:] is cache
     assert cache[0:2] is cache
 
@@ -139,6 +140,10 @@ def test_only_caches_of_one_length_are_joined() -> None:
         KeysValues.join([pair(2), pair(3)])
     with pytest.raises(ValueError, match="`caches` must not be empty"):
         KeysValues.join([])
+    with pytest.raises(TypeError, match=r"one type of `key`, got torch.float32 and torch.float16"):
+        KeysValues.join([pair(2), pair(2, torch.float16)])
+    with pytest.raises(TypeError, match="`caches` must be of KeysValues, got Tensor"):
+        KeysValues.join([torch.zeros(2)])  # type: ignore[list-item]
 
 
 def test_gradients_pass_through() -> None:

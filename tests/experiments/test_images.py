@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments import images
+from experiments import files, images
 
 
 def idx(*shape: int, content: bytes | None = None) -> bytes:
@@ -51,6 +51,15 @@ def test_damaged_files(tmp_path: Path, content: bytes, text: str) -> None:
     path.write_bytes(content)
     with pytest.raises(ValueError, match=text):
         images.read_idx(path)
+
+
+def test_a_file_that_was_cut(tmp_path: Path) -> None:
+    path = tmp_path / "train-images.gz"
+    path.write_bytes(gzip.compress(idx(200))[:60])
+    with pytest.raises(ValueError, match=r"train-images.gz is damaged"):
+        images.read_idx(path)
+    with pytest.raises(FileNotFoundError, match=r"named labels, ending in nothing or .gz"):
+        files.find(tmp_path, ["labels"], ("", ".gz"))
 
 
 def test_files_that_do_not_fit(tmp_path: Path) -> None:

@@ -182,6 +182,54 @@ def test_levels_are_those_of_a_byte(levels: int, data: Path, tmp_path: Path, cap
     assert f"`levels` must be from 2 to 256, got {levels}." in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("experiment", "option", "text"),
+    [
+        (BITVECTOR, "--images 61", "`images` must be from 1 to 60, got 61."),
+        (SEMISUPERVISED, "--images 50 --labels 61", "`labels` must be from 1 to 60, got 61."),
+        (GAME, "--candidates 1", "`candidates` must be from 2 to 60, got 1."),
+        (GAME, "--candidates 61", "`candidates` must be from 2 to 60, got 61."),
+        (BITVECTOR, "--images=-5", "must be a whole number from 1 on, got '-5'"),
+        (BITVECTOR, "--batch 0", "must be a whole number from 1 on, got '0'"),
+        (SEMISUPERVISED, "--alpha nan", "must be a number, got 'nan'"),
+        (SEMISUPERVISED, "--warm=-1", "must be a whole number from 0 on, got '-1'"),
+        (GAME, "--jobs 0", "must be a whole number from 1 on, got '0'"),
+    ],
+)
+def test_options_out_of_range(
+    experiment: latents.Experiment, option: str, text: str, data: Path, tmp_path: Path, capsys: Any
+) -> None:
+    words = [
+        "--data",
+        str(data),
+        "--quick",
+        "--estimator",
+        "gumbel",
+        "--run",
+        str(tmp_path / "run"),
+    ]
+    if "--images" not in option:
+        words += ["--images", "60"]
+    if experiment is SEMISUPERVISED and "--labels" not in option:
+        words += ["--labels", "20"]
+    try:
+        code = experiment.main([*words, *option.split()])
+    except SystemExit as error:
+        code = error.code
+    assert code in (1, 2)
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=list(EXPERIMENTS))
+def test_a_run_stays_with_its_data(
+    experiment: latents.Experiment, data: Path, tmp_path: Path
+) -> None:
+    train(experiment, tmp_path / "run", data, "gumbel", epochs=1)
+    other = data.rename(data.with_name("others"))
+    with pytest.raises(ValueError, match=r"holds a run with other data; name another"):
+        train(experiment, tmp_path / "run", other, "gumbel", epochs=2)
+
+
 @pytest.mark.slow
 def test_estimators_train_side_by_side_as_in_turn(tmp_path: Path) -> None:
     from safetensors.torch import save_file

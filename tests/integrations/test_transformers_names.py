@@ -216,6 +216,20 @@ def test_learning_needs_no_name(tmp_path: Path) -> None:
         assert all(bool((logit.grad != 0).any()) for logit in alphas(model).values())
 
 
+def test_a_configuration_is_left_as_it_was() -> None:
+    learning, ids = learn_alpha(transformers.LlamaForCausalLM), tokens(2, 8)
+    config = transformers.LlamaConfig(**DECODER)
+    model = learning(config)
+    other = transformers.LlamaForCausalLM(config)
+    assert other.config._attn_implementation == "sdpa"
+    with pytest.raises(ValueError, match="A configuration from which a model was made names that"):
+        learning(config)
+    other.set_attn_implementation("eager")
+    assert model.config._attn_implementation == NAME
+    model(ids, labels=ids).loss.backward()
+    assert all(bool((logit.grad != 0).any()) for logit in alphas(model).values())
+
+
 @pytest.mark.parametrize("name", ["sdpa", "eager"])
 def test_other_implementations_do_not_learn(name: str) -> None:
     learning = learn_alpha(transformers.LlamaForCausalLM)
@@ -228,18 +242,21 @@ def test_other_implementations_do_not_learn(name: str) -> None:
 
 
 def test_the_gradient_of_alpha() -> None:
-    model, ids = learned_llama(1.3), tokens(2, 8)
-    model(ids, labels=ids).loss.backward()
+    model, ids = learned_llama(1.3).double(), tokens(2, 8)
+
+    def loss() -> Tensor:
+        return model(ids).logits.square().sum()  # that of transformers is in float32
+
+    loss().backward()
     logit = alphas(model)["model.layers.1.self_attn.alpha_logit"]
     losses = []
-    for step in (-1e-2, 1e-2):
+    for step in (-1e-6, 1e-6):
         with torch.no_grad():
             logit[2] += step
-            losses.append(model(ids, labels=ids).loss.item())
+            losses.append(loss().item())
             logit[2] -= step
     assert logit.grad is not None
-    slope = (losses[1] - losses[0]) / 2e-2
-    assert logit.grad[2].item() == pytest.approx(slope, rel=5e-2, abs=1e-4)
+    assert logit.grad[2].item() == pytest.approx((losses[1] - losses[0]) / 2e-6, rel=1e-6)
 
 
 @pytest.mark.parametrize("family", ["bert", "layoutlm", "splinter", "t5"])

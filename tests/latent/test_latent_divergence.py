@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -89,3 +90,56 @@ def test_large_scores_in_single_precision(estimator: ScoreFunction | Softmax) ->
     found = marginalize(scores, loss, estimator).kl(scores)
     assert found.min() >= 0
     assert found.max() < 1e-3
+
+
+FORBIDDEN = torch.tensor([0.0, -math.inf, 0.0, 0.0], dtype=torch.float64)
+ESTIMATORS = [
+    ScoreFunction(),
+    Softmax(),
+    Choice(4),
+    Bits(4),
+    *(ScoreFunction(s) for s in (Bits(4), Budget(4, 2), Sequence(2, 2), DependencyTree(2))),
+]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
+def test_what_posterior_and_prior_exclude_has_no_gradient(estimator: Any) -> None:
+    scores = torch.tensor([1.0, 0.5, 0.0, -1.0], dtype=torch.float64)
+    shape = getattr(getattr(estimator, "over", estimator), "shape", (4,))
+
+    def divergence(free: Tensor, low: float) -> Tensor:
+        """With the parts at `low`, which for −700 has the value of −∞."""
+        forbidden = FORBIDDEN.clamp(min=low).reshape(shape)
+        return marginalize(free.reshape(shape) + forbidden, loss, estimator).kl(forbidden)
+
+    found, truth = (
+        torch.autograd.grad(divergence(x, low), x)[0]
+        for low in (-math.inf, -700.0)
+        for x in [scores.clone().requires_grad_()]
+    )
+    torch.testing.assert_close(found, truth)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
+def test_a_prior_without_outcomes_is_infinitely_far(estimator: Any) -> None:
+    shape = getattr(getattr(estimator, "over", estimator), "shape", (4,))
+    prior = torch.full(shape, -math.inf)
+    assert marginalize(torch.ones(shape), loss, estimator).kl(prior) == math.inf
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "gumbel"])
+@pytest.mark.parametrize("structure", [Choice(3), Bits(3), Budget(3, 2), Matching(1, 3)], ids=str)
+def test_the_bound_with_excluded_parts(structure: AbstractStructure, noise: Any) -> None:
+    scores = torch.tensor([0.5, -math.inf, 1.0], requires_grad=True)
+    estimator = ScoreFunction(Perturbed(structure, noise=noise))
+    outcome = marginalize(scores.reshape(structure.shape), loss, estimator)
+    assert outcome.kl() == math.inf
+    assert (
+        outcome.kl(torch.tensor([-math.inf, -math.inf, 0.0]).reshape(structure.shape)) == math.inf
+    )
+    both = outcome.kl(torch.tensor([0.0, -math.inf, 0.0]).reshape(structure.shape))
+    alone = torch.tensor([0.5, 1.0])
+    wanted = alone.square() / 2 if noise == "gaussian" else alone + (-alone).exp() - 1
+    torch.testing.assert_close(both, wanted.sum())
+    (gradient,) = torch.autograd.grad(both, scores)
+    assert gradient.isfinite().all()

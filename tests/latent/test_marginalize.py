@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -290,3 +291,27 @@ def test_bits_of_different_lengths() -> None:
     posterior = fenchel.sparsemap(fenchel.Bits(3), scores, lengths=[3, 1])
     outcome = marginalize(posterior, lambda item, z: z.sum(-1))
     torch.testing.assert_close(outcome.value, torch.tensor([1.5, 0.5]))
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [fenchel.Bits(4), fenchel.Budget(4, 2), fenchel.Sequence(2, 2), fenchel.DependencyTree(2)],
+)
+@pytest.mark.parametrize(
+    "kind", [estimators.ScoreFunction, estimators.SumAndSample, estimators.Spigot]
+)
+def test_an_entropy_may_be_read_after_a_step(structure: Any, kind: Any) -> None:
+    scores = torch.nn.Parameter(torch.linspace(-1, 1.5, 4).reshape(structure.shape))
+    view = scores[None]
+
+    def call(x: Tensor) -> Any:
+        return marginalize(x, lambda item, z: z.flatten(1).sum(1) ** 2, kind(structure))
+
+    for given in (scores, view):
+        wanted = call(given.detach().clone()).entropy
+        outcome = call(given)
+        outcome.value.sum().backward(retain_graph=True)
+        with torch.no_grad():
+            scores += torch.randn_like(scores)
+        torch.testing.assert_close(outcome.entropy, wanted)
+        outcome.entropy.sum().backward()

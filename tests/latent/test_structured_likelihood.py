@@ -173,3 +173,27 @@ def test_matchings_have_no_extra_scores() -> None:
                 prior=prior,
                 prior_extra_scores="nonsense",  # type: ignore[arg-type]
             )
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        ScoreFunction(),
+        estimators.SumAndSample(),
+        ScoreFunction(Sequence(2, 2)),
+        ScoreFunction(DependencyTree(2)),
+    ],
+    ids=str,
+)
+def test_a_posterior_without_outcomes_leaves_all_to_the_prior(
+    estimator: estimators.AbstractSampler,
+) -> None:
+    shape = getattr(estimator.over, "shape", (4,))
+    scores = torch.zeros(2, *shape, dtype=torch.float64)
+    scores[0] = -torch.inf
+
+    def log_density(item: Tensor, z: Tensor) -> Tensor:
+        return -z.reshape(len(z), -1).double().sum(1)
+
+    found = log_likelihood(scores, log_density, estimator, samples=MANY)
+    assert found.value[0].isclose(found.value[1], atol=SIGMAS * 0.01)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import gibbs
 import pytest
 import torch
@@ -15,7 +19,9 @@ from fenchel import (
     DependencyTree,
     Matching,
     Sequence,
+    log_partition,
     map_inference,
+    marginals,
     structures,
 )
 from fenchel.structures import AbstractStructure, cross_entropy, entropy, k_best, kl, sample
@@ -115,6 +121,38 @@ def test_derivatives(structure: AbstractStructure) -> None:
         inputs = (scores, other)
         assert torch.autograd.gradcheck(lambda x, y, f=function: f(structure, x, y), inputs)
         assert torch.autograd.gradgradcheck(lambda x, y, f=function: f(structure, x, y), inputs)
+
+
+def of_losses(function: Callable[..., Any], scores: Tensor) -> list[Tensor]:
+    """The gradient of losses that are not linear, without and with a graph."""
+    return [
+        torch.autograd.grad(sum((x.sin() + x**2).sum() for x in found), scores, create_graph=graph)[
+            0
+        ]
+        for graph in (False, True)
+        for found in [function(scores)]
+    ]
+
+
+@small
+@pytest.mark.parametrize("function", [marginals, log_partition, entropy])
+def test_gradients_with_a_graph_are_the_same(
+    structure: AbstractStructure, function: Callable[..., Tensor]
+) -> None:
+    scores = torch.randn(2, *structure.shape, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(*of_losses(lambda x: function(structure, x), scores))
+
+
+def test_extra_scores_that_come_from_the_scores() -> None:
+    structure = Sequence(3, 2)
+    scores = torch.randn(2, 3, 2, dtype=torch.float64, requires_grad=True)
+    for function in (marginals, log_partition, entropy):
+        of_both = partial(function, structure)
+        torch.testing.assert_close(
+            *of_losses(
+                lambda x, f=of_both: f(x, (x[:, :2, :, None] * x[:, 1:, None]).sin()), scores
+            )
+        )
 
 
 @small

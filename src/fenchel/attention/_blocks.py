@@ -135,7 +135,7 @@ class Blockwise(Function):
             solve = partial(_solve, setting=setting)
             return None, *recomputed_gradients(solve, inputs, grad, needs)
         sums = {
-            name: torch.zeros(x.shape, dtype=wide(x), device=x.device)
+            name: grad.new_zeros(x.shape, dtype=wide(x))  # a batch of them for a batch of gradients
             for name, x, need in zip(Inputs._fields, inputs, needs, strict=True)
             if x is not None and need
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from threading import Lock
 
 import torch
@@ -229,16 +229,26 @@ class KeysValues:
         return KeysValues._of(self._room.select(index, self.length), self.length)
 
     @staticmethod
-    def join(caches: Sequence[KeysValues]) -> KeysValues:
+    def join(caches: Iterable[KeysValues]) -> KeysValues:
         """The caches of all sequences, one after the other.
 
         Raises:
+            TypeError: if they are no caches, or differ in the types of their numbers.
             ValueError: if there are none, or if they differ in heads, lengths or sizes.
         """
+        caches = list(caches)
         if not caches:
             raise ValueError("`caches` must not be empty.")
         first = caches[0]
         for each in caches:
+            if not isinstance(each, KeysValues):
+                raise TypeError(f"`caches` must be of KeysValues, got {_checks.type_name(each)}.")
+            for name in ("key", "value"):
+                kinds = [getattr(x, name).dtype for x in (first, each)]
+                if kinds[0] != kinds[1]:
+                    raise TypeError(
+                        f"`caches` must have one type of `{name}`, got {kinds[0]} and {kinds[1]}."
+                    )
             if [x.shape[1:] for x in each._tensors] != [x.shape[1:] for x in first._tensors]:
                 raise ValueError(
                     f"`caches` must have the same heads, lengths and sizes, got {first} and {each}."

@@ -196,7 +196,8 @@ def check_per_head(name: str, value: Any, layout: Layout, query: Tensor) -> Tens
     """Numbers that broadcast to the heads of each sequence, as (..., 1, 1)."""
     _checks.check_real(name, value)
     if not isinstance(value, Tensor):
-        value = torch.full((), float(value), device=query.device)
+        dtype = torch.promote_types(query.dtype, torch.float32)  # not torch's default type
+        value = torch.full((), float(value), dtype=dtype, device=query.device)
     value = _checks.move_beside(name, value, query, "query")
     if not broadcasts(value.shape, layout.batch):
         raise ValueError(

@@ -34,14 +34,16 @@ class Block(NamedTuple):
 
     def part(self, field: str, tensor: Tensor) -> Tensor:
         """The view of an input, (B or 1, G or 1, R or 1, T or S or 1, ...), that belongs here."""
+        parts: dict[int, slice] = {0: self.batch, 1: self.groups}
         if field in ("key", "value"):
-            tensor = tensor[..., self.keys, :]
-            parts = (self.batch, self.groups, slice(None), slice(None), slice(None))
+            tensor = tensor.narrow(3, self.keys.start, self.keys.stop - self.keys.start)
         else:
-            last = self.keys if field == "mask" else slice(None)
-            parts = (self.batch, self.groups, self.heads, self.queries, last)
-        pairs = zip(parts, tensor.shape, strict=True)
-        return tensor[tuple(slice(None) if size == 1 else part for part, size in pairs)]
+            parts |= {2: self.heads, 3: self.queries}
+            parts |= {4: self.keys} if field == "mask" else {}
+        for dimension, part in parts.items():
+            if tensor.shape[dimension] != 1:
+                tensor = tensor.narrow(dimension, part.start, part.stop - part.start)
+        return tensor
 
     def per_query(self, x: Tensor) -> Tensor:
         """What a pattern has for queries, (B or 1, T), as (B or 1, 1, 1, T, 1) of this block."""

@@ -49,8 +49,10 @@ def divergence(
         log_z = log_num_matchings(over, theta, problem.lengths)
     else:
         log_z = over.log_partition(*over.arguments(theta, None, problem.lengths))
-    score = torch.where(u == 0, 0.0, u * theta).flatten(1).sum(1)
-    value = log_z - score - entropy.double()
+    score = (u * torch.where((u == 0) & theta.isinf(), 0.0, theta)).flatten(1).sum(1)
+    excluded = score == -torch.inf  # the prior excludes what the posterior has
+    value = log_z - torch.where(excluded, 0.0, score) - entropy.double()
+    value = torch.where(excluded, torch.inf, value)
     return value + (value.clamp(min=0.0) - value).nan_to_num().detach()  # at least zero
 
 

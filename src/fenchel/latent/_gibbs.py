@@ -11,6 +11,7 @@ from torch import Tensor
 from ..structures._budget import Budget
 from ..structures._coded import CodedStructure
 from ..structures._gibbs import entropy, k_best, sample
+from ..structures._gibbs._scores import center
 from ..structures._matching import Matching
 from ..structures._perturbed import Perturbed
 from ..structures._problem import ExtraScores
@@ -50,10 +51,16 @@ class Gibbs(HasProbabilities):
         return values.reshape(len(self.problem.scores), *values.shape[len(self.problem.batch) :])
 
     @cached_property
+    def _centered(self) -> Tensor:
+        """Scores in float64 that give the same probabilities, the largest of a position zero."""
+        scores = self.problem.scores.double()
+        return center(self.structure, scores, scores)
+
+    @cached_property
     def log_z(self) -> Tensor:
-        """The log-partition (B), in float64."""
-        scores, lengths = self.problem.scores.double(), self.problem.lengths
-        arguments = self.structure.arguments(scores, self._extra_scores, lengths)
+        """The log-partition (B) of the centered scores."""
+        lengths = self.problem.lengths
+        arguments = self.structure.arguments(self._centered, self._extra_scores, lengths)
         return self.structure.log_partition(*arguments)
 
     @property
@@ -77,13 +84,15 @@ class Gibbs(HasProbabilities):
         return Drawn(z, z)
 
     def log_prob(self, item: Tensor, point: Tensor) -> Tensor:
-        scores, extra = self.problem.scores[item].double(), self._extra_scores
+        scores, extra = self._centered[item], self._extra_scores
         if extra is not None and len(extra) > 1:
             extra = extra[item]
         value = self.structure.score(scores, extra, self.structure.codes_of(point))
         log_z = self.log_z[item]
         log_z = torch.where(log_z == -torch.inf, 0.0, log_z)
-        return (value - log_z).to(self.problem.scores.dtype)
+        log_p = value - log_z
+        log_p = log_p - log_p.detach().clamp(min=0.0)  # where the sums are rounded
+        return log_p.to(self.problem.scores.dtype)
 
     def mode(self) -> Tensor:
         return self.structure.best_vertices(self.problem).indicator

@@ -73,7 +73,9 @@ def log_likelihood(
     Σ_{z in S} p(z) p(x | z) + (1/M) Σ_m [z_m not in S] p(x | z_m). If the posterior is sampled, as
     that of `ScoreFunction()`, this is importance sampling, (1/M) Σ p(z_m) p(x | z_m) / q(z_m). If
     it is perturb-and-MAP, with an unknown q, its samples are S. All estimates of p(x) are unbiased
-    and converge, so on average the logarithm is a lower bound.
+    and converge, so on average the logarithm is a lower bound. But a posterior that is sampled and
+    excludes outcomes, such as `ScoreFunction(Sparsemax())`, estimates the sum over the others: a
+    lower bound, too. For an item without outcomes, all is sampled from the prior.
 
     Args:
         scores: the posterior's, or a `Posterior`, as for `marginalize`.
@@ -117,6 +119,10 @@ def log_likelihood(
         drawn = posterior.sample(samples).z
         terms = density(item, drawn)
         terms = terms + base.log_prob(item, drawn) - posterior.log_prob(item, drawn)
+        empty = (posterior.mass == 0)[item].nonzero().squeeze(-1)
+        if len(empty):
+            drawn = base.sample(samples).z
+            terms[empty] = density(item[empty], drawn[empty]).to(terms.dtype)
         support = torch.full_like(terms[: len(posterior.problem.scores)], -torch.inf)
     elif isinstance(posterior, Table) and isinstance(base, HasProbabilities):
         pairs, z, support = _sum_support(posterior, base, density)

@@ -78,8 +78,19 @@ def marginalize(
         check_no_estimator(estimator)
         check_no_inputs(extra_scores, lengths, mask)
         return sum_over_support(from_posterior(scores), Loss(loss_fn, chunk))
-    given = {"extra_scores": extra_scores, "lengths": lengths, "mask": mask}
-    return as_estimator(estimator)(scores, loss_fn, context, chunk, **given)
+    given = {"extra_scores": _kept(extra_scores), "lengths": lengths, "mask": mask}
+    return as_estimator(estimator)(_kept(scores), loss_fn, context, chunk, **given)
+
+
+def _kept(scores: Any) -> Any:
+    """Scores that stay as they are when an optimizer changes parameters in place: an entropy may be
+    read after its step."""
+    if isinstance(scores, tuple):
+        return tuple(map(_kept, scores))
+    if not isinstance(scores, Tensor) or not scores.requires_grad:
+        return scores
+    source = scores if scores._base is None else scores._base
+    return scores.clone() if source.is_leaf else scores
 
 
 def as_estimator(value: Estimator | None) -> AbstractEstimator:

@@ -67,12 +67,22 @@ class PerturbAndMap(HasRelaxation):
             check_structure(structure, AbstractStructure)
             check_same_structure(structure, self.problem.structure)
         rows, theta = self.rows, self.rows.theta
-        shift = theta
+        other = torch.zeros_like(theta)
         if prior is not None:
             flat = prior.flatten(1)
-            shift = theta - pad(flat, (0, theta.shape[1] - flat.shape[1]))  # no extra scores
-        shift = torch.where(rows.is_used, shift, 0.0) / self.perturbed.sigma
-        return self.perturbed.density.kl(shift).sum(1)
+            other = pad(flat, (0, theta.shape[1] - flat.shape[1])).to(theta)  # no extra scores
+        in_both = rows.is_used & (other > -torch.inf)
+        shift = torch.where(in_both, theta - other, 0.0) / self.perturbed.sigma
+        in_one = rows.is_inside & ((theta > -torch.inf) != (other > -torch.inf))
+        in_one = in_one & self._has_outcomes().unsqueeze(1)
+        return torch.where(in_one, torch.inf, self.perturbed.density.kl(shift)).sum(1)
+
+    def _has_outcomes(self) -> Tensor:
+        """Whether an item has any structure, (B); no parts may be one, too."""
+        found = self.rows.is_used.any(1)
+        if not found.all():
+            found = self.rows.solve(self.rows.theta.unsqueeze(0)).value[0] > -torch.inf
+        return found
 
     def sample(self, samples: int) -> Drawn:
         pairs = [

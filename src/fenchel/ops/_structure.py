@@ -190,7 +190,8 @@ class Reference:
         """The same as a differentiable function of all, summed over instances that share their
         extra scores."""
         given = (scores,) if extra_scores is None else (scores, extra_scores)
-        inputs = [t if t.requires_grad else t.detach().requires_grad_() for t in given]
+        # Aliases, since `of_u` and `of_v` may have been computed from the same scores.
+        inputs = [t.view_as(t) if t.requires_grad else t.detach().requires_grad_() for t in given]
         wide = [tensor.double() for tensor in inputs]
         u, v = self.gradient(wide[0], None if extra_scores is None else wide[1], lengths, option)
         total = (u * of_u).sum()

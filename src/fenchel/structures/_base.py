@@ -111,8 +111,10 @@ class AbstractStructure(abc.ABC):
             inputs.append(extra_scores.expand(scores.shape[0], *extra_scores.shape[1:]))
         watched = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
         with torch.enable_grad():
+            # Aliases, since one may have been computed from the other.
             inputs = [
-                x if watched and x.requires_grad else x.detach().requires_grad_() for x in inputs
+                x.view_as(x) if watched and x.requires_grad else x.detach().requires_grad_()
+                for x in inputs
             ]
             extra = inputs[1] if extra_scores is not None else None
             values = self.log_partition(*self.arguments(inputs[0], extra, lengths))

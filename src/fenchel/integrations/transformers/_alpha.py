@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -84,6 +85,7 @@ def _learning(model_class: Any, alpha: float) -> Any:
         )
 
         def __init__(self, config: Any, *inputs: Any, **options: Any) -> None:
+            config = copy.deepcopy(config)  # the attention of other models of it stays as it is
             _choose_entmax(config)
             super().__init__(config, *inputs, **options)
             for module in _attention_modules(self):
@@ -146,7 +148,8 @@ def _names_in(config: Any) -> list[str]:
 def _refusal(name: str) -> ValueError:
     return ValueError(
         f'`attn_implementation="{name}"` would not use the α that this model learns; choose '
-        f'`attn_implementation="{ENTMAX}"`, or another that `register` made from an `Entmax`.'
+        f'`attn_implementation="{ENTMAX}"`, or another that `register` made from an `Entmax`. A '
+        "configuration from which a model was made names that model's."
     )
 
 

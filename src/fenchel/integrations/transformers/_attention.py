@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ...attention import attention
 from ...attention._alpha import learned
+from ...attention._dense import widened
 from ...mappings import AbstractMapping
 from ...mappings._entmax import Entmax
 from ...mappings._softmax import Softmax
@@ -128,7 +129,7 @@ def _with_learned_alpha(
             f"{type(module).__name__} has {num_heads} heads, but `alpha_logit` is for "
             f"{len(logit)}; replace it by a parameter of shape ({num_heads},)."
         )
-    return learned(mapping, logit.float()[:, None, None])
+    return learned(mapping, widened(logit)[:, None, None])
 
 
 def _config(module: nn.Module) -> Any:

@@ -64,9 +64,14 @@ class Rows:
     @cached_property
     def is_used(self) -> Tensor:
         """(B, D): which of these a structure may use."""
-        used = self.is_given & (self.theta.detach() != -torch.inf)
+        return self.is_inside & (self.theta.detach() != -torch.inf)
+
+    @cached_property
+    def is_inside(self) -> Tensor:
+        """(B, D): which of these are an instance's own."""
         problem, size = self.problem, math.prod(self.problem.structure.shape)
-        scores, extra = used[:, :size], used[:, size:]
+        given = self.is_given.expand_as(self.theta)
+        scores, extra = given[:, :size], given[:, size:]
         if problem.lengths is not None:
             scores = scores & problem.structure.length_mask(problem.lengths).flatten(1)
         if isinstance(problem.structure, Sequence) and problem.extra_scores is not None:
