@@ -18,6 +18,8 @@ REDUCTIONS = ("none", "mean", "sum")
 
 def type_name(value: object) -> str:
     """What a value is, for a message."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     return type(value).__name__
 
 

@@ -208,6 +208,8 @@ def test_embed_of_one_hot_rows_is_that_of_indices() -> None:
     weight, z = torch.randn(5, 3), torch.tensor([[4, 0], [2, 2]])
     one_hot = torch.nn.functional.one_hot(z, 5).float()
     torch.testing.assert_close(embed(z, weight), embed(one_hot, weight))
+    torch.testing.assert_close(embed(z, weight), embed(one_hot.bool(), weight))
+    torch.testing.assert_close(embed(z, weight), embed(one_hot.double(), weight))
 
 
 @pytest.mark.parametrize(
@@ -315,3 +317,12 @@ def test_an_entropy_may_be_read_after_a_step(structure: Any, kind: Any) -> None:
             scores += torch.randn_like(scores)
         torch.testing.assert_close(outcome.entropy, wanted)
         outcome.entropy.sum().backward()
+
+
+def test_a_class_is_no_distribution() -> None:
+    for kind in (estimators.ScoreFunction, estimators.GumbelSoftmax, estimators.Spigot):
+        for given in (fenchel.Softmax, fenchel.Bits):
+            with pytest.raises(TypeError, match=rf"got the class {given.__name__}\."):
+                kind(given)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"`network` must be a torch.nn.Module, got int"):
+        estimators.Learned(3)  # type: ignore[arg-type]

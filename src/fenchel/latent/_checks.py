@@ -24,9 +24,10 @@ def check_distribution(value: object, structures: type | tuple[type, ...]) -> No
     """Raises unless the value turns scores into a distribution: a mapping onto the simplex, or one
     of these structures."""
     total = getattr(value, "total", None)
-    if isinstance(value, structures) or total == 1.0:
+    is_class = isinstance(value, type)
+    if not is_class and (isinstance(value, structures) or total == 1.0):
         return
-    if total is None and not hasattr(value, "omega"):
+    if is_class or (total is None and not hasattr(value, "omega")):
         raise TypeError(
             "`over` must be a mapping, such as `fenchel.Softmax()`, or a structure, such as "
             f"`fenchel.Bits(8)`; got {type_name(value)}."

@@ -145,7 +145,7 @@ def embed(z: Tensor, weight: Tensor) -> Tensor:
     simplex.
 
     Args:
-        z: indices (...), or weights (..., K).
+        z: indices (...), or weights (..., K), which may be bits.
         weight: (K, H), as that of `torch.nn.Embedding`.
     Returns:
         (..., H).
@@ -154,4 +154,5 @@ def embed(z: Tensor, weight: Tensor) -> Tensor:
     >>> embed(torch.tensor([1]), weight), embed(torch.tensor([[0.5, 0.5]]), weight)
     (tensor([[0., 2.]]), tensor([[0.5000, 1.0000]]))
     """
-    return z @ weight if z.is_floating_point() else weight[z]
+    is_index = not (z.is_floating_point() or z.dtype == torch.bool)
+    return weight[z] if is_index else z.to(weight.dtype) @ weight

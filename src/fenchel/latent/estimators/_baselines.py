@@ -140,6 +140,10 @@ class Learned(AbstractBaseline):
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
+        if not isinstance(network, nn.Module):
+            raise TypeError(
+                f"`network` must be a torch.nn.Module, got {_checks.type_name(network)}."
+            )
         self.network = network
 
     def forward(self, distribution: AbstractSampled, loss: Loss, context: Tensor) -> Tensor:
