@@ -13,7 +13,7 @@ import torch
 from fenchel import plots
 
 from .. import command, runs, summary
-from . import sweep, table
+from . import predictions, sweep, table
 from .conllu import Sentence, read_conllu, write_conllu
 from .model import Encoder, Parser
 from .train import encoded, load, parse, parses, read_split, train
@@ -56,6 +56,7 @@ def run_table(run: Sequence[Path], output: Path) -> None:
     """Gathers runs."""
     found = runs.gather(run)
     summary.save(found, table.page, output, "Dependency parsing: results")
+    predictions.save(run, output)
     table.draw(found, output)
     print(table.table(found))
 
@@ -128,7 +129,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--input", type=Path, required=True)
     one.add_argument("--output", type=Path, required=True)
 
-    one = commands.add_parser("table", help="gather runs beside the paper's figures")
+    one = commands.add_parser(
+        "table", help="gather runs beside the paper's figures, and the predictions of the best"
+    )
     one.set_defaults(command=run_table)
     one.add_argument("run", type=Path, nargs="+", help="folders of runs")
     one.add_argument("--output", type=Path, default=RESULTS, help=f"default: {RESULTS.name}/ here")

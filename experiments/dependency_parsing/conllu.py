@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..files import lines as lines_of
 from ..files import write_lines
 
 FORM, TAG, HEAD, RELATION, DEPS = 1, 3, 6, 7, 8
@@ -28,7 +29,8 @@ class Sentence:
 
 
 def read_conllu(path: Path) -> list[Sentence]:
-    """The sentences of a file; ranges of tokens and empty nodes are kept only to be written back.
+    """The sentences of a file, plain or .gz; ranges of tokens and empty nodes are kept only to be
+    written back.
 
     Raises:
         ValueError: for a line that is not CoNLL-U, with its number.
@@ -53,16 +55,14 @@ def write_conllu(path: Path, sentences: Sequence[Sentence], codes: Iterable[Sequ
 def _read(path: Path) -> Iterator[Sentence]:
     lines: list[str] = []
     words: list[list[str]] = []
-    with path.open(encoding="utf-8") as file:
-        for number, raw in enumerate(file, 1):
-            line = raw.rstrip("\n")
-            if line:
-                lines.append(line)
-                if not line.startswith("#"):
-                    words += _word(line, f"{path.name}, line {number}")
-            elif words:
-                yield _sentence(words, lines, f"{path.name}, before line {number}")
-                lines, words = [], []
+    for number, line in enumerate(lines_of(path), 1):
+        if line:
+            lines.append(line)
+            if not line.startswith("#"):
+                words += _word(line, f"{path.name}, line {number}")
+        elif words:
+            yield _sentence(words, lines, f"{path.name}, before line {number}")
+            lines, words = [], []
     if words:
         yield _sentence(words, lines, f"{path.name}, at the end")
 

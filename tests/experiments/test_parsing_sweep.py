@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import pytest
 from experiments.dependency_parsing import sweep, table
 from experiments.dependency_parsing.__main__ import RESULTS, main
 
-from experiments import jobs, runs
+from experiments import files, jobs, runs
 
 BEST = {"svm": 0.001, "crf": 0.016}
 EPOCHS = 2
@@ -96,3 +97,21 @@ def test_failed_runs_are_named(
     monkeypatch.setattr(jobs, "run", lambda todo, num_parallel: todo[:1])
     assert main(arguments(tmp_path)) == 1
     assert "svm-0.0005-1 failed; see the logs." in capsys.readouterr().err
+
+
+def test_the_best_seed_of_the_best_rate_predicts(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(arguments(tmp_path)) == 0
+    for folder in (tmp_path / "runs").iterdir():
+        seed = folder.name[-1]
+        words = [f"{i}\tword\t_\tX\t_\t_\t{head}\t_\t_\t_" for i, head in ((1, "0"), (2, seed))]
+        lines = [*words, "", words[0], ""]
+        files.write_lines(folder / sweep.PREDICTIONS, lines)
+    monkeypatch.setattr(table, "draw", lambda found, output: None)
+    output = tmp_path / "results"
+    folders = [str(folder) for folder in (tmp_path / "runs").iterdir()]
+    assert main(["table", *folders, "--output", str(output)]) == 0
+    for loss in ("svm", "crf"):
+        path = output / "predictions" / f"toy-{loss}.heads.gz"
+        assert gzip.decompress(path.read_bytes()) == b"0 1\n0\n"
