@@ -85,6 +85,19 @@ def test_first_and_second_order(mapping: AbstractMapping) -> None:
     assert gradgradcheck(mapping.max, (scores,))
 
 
+def test_gradients_with_a_graph_are_the_same(mapping: AbstractMapping) -> None:
+    """Of losses that are not linear in what they get, and where one argument comes from another."""
+    scores = rows(3, 5).requires_grad_()
+    target = torch.full((3, 5), total(mapping) / 5, dtype=scores.dtype)
+    for function in (mapping, mapping.max, lambda x: mapping.loss(x, target * x.cos().exp())):
+        plain, with_graph = (
+            torch.autograd.grad((y.sin() + y**2).sum(), scores, create_graph=graph)[0].detach()
+            for graph in (False, True)
+            for y in [function(scores)]
+        )
+        torch.testing.assert_close(with_graph, plain)
+
+
 def test_gradient_of_max_is_the_mapping(mapping: AbstractMapping) -> None:
     scores = rows(3, 6).requires_grad_()
     (gradient,) = torch.autograd.grad(mapping.max(scores).sum(), scores)
