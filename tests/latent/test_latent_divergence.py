@@ -143,3 +143,14 @@ def test_the_bound_with_excluded_parts(structure: AbstractStructure, noise: Any)
     torch.testing.assert_close(both, wanted.sum())
     (gradient,) = torch.autograd.grad(both, scores)
     assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "structure", [Bits(3), Budget(3, 2), Budget(3, 2, exact=True), Matching(1, 3)], ids=str
+)
+def test_the_bound_where_all_is_excluded(structure: AbstractStructure) -> None:
+    """An item without outcomes has none; to have no bits is an outcome."""
+    scores = torch.full(structure.shape, -math.inf)
+    found = marginalize(scores, loss, ScoreFunction(Perturbed(structure))).kl()
+    has_outcome = structure.name == "bits" or structure == Budget(3, 2)
+    assert found == (math.inf if has_outcome else 0.0)

@@ -11,6 +11,8 @@ from torch.nn.functional import one_hot, pad
 
 from ..ops.sparsemap.solution import Limits
 from ..structures._base import AbstractStructure
+from ..structures._bits import Bits
+from ..structures._budget import Budget
 from ..structures._checks import check_structure
 from ..structures._choice import Choice
 from ..structures._perturbed import Perturbed
@@ -78,11 +80,12 @@ class PerturbAndMap(HasRelaxation):
         return torch.where(in_one, torch.inf, self.perturbed.density.kl(shift)).sum(1)
 
     def _has_outcomes(self) -> Tensor:
-        """Whether an item has any structure, (B); no parts may be one, too."""
-        found = self.rows.is_used.any(1)
-        if not found.all():
-            found = self.rows.solve(self.rows.theta.unsqueeze(0)).value[0] > -torch.inf
-        return found
+        """Whether an item has any part, (B), or needs none."""
+        structure = self.problem.structure
+        needs_none = isinstance(structure, Bits) or (
+            isinstance(structure, Budget) and not (structure.exact and structure.k)
+        )
+        return self.rows.is_used.any(1) | needs_none
 
     def sample(self, samples: int) -> Drawn:
         pairs = [
