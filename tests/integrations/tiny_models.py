@@ -225,3 +225,8 @@ def truth_with(alpha: float | Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
 def register_truth(alpha: float | Tensor = 1.5) -> None:
     AttentionInterface.register(TRUTH, truth_with(alpha))
     AttentionMaskInterface.register(TRUTH, eager_mask)
+
+
+def alphas(model: torch.nn.Module) -> dict[str, Tensor]:
+    """The parameters from which heads have their alpha."""
+    return {k: p for k, p in model.named_parameters() if k.endswith("alpha_logit")}

@@ -16,11 +16,11 @@ class SumAndSample(AbstractSampler):
     """An unbiased estimate: the sum over the k most probable outcomes, and one sample of the
     rest R, weighted by p(R).
 
-    For categories, its variance is at most p(R) times that of the score-function
-    estimator. The rest of a structure is sampled by rejection: the first of 32 samples that
-    is not among the k. If there is none, the rest counts as zero; the weight of the others makes up
-    for it, and adds to the variance about p(R)/32 times the mean square of what is estimated.
-    Second derivatives are unbiased, too.
+    For categories, its variance is at most p(R) times that of the score-function estimator. The
+    rest of a structure is sampled by rejection: the first of 32 samples that is not among the k. If
+    there is none, the rest counts as zero; the weight of the others makes up for it, and adds to
+    the variance about p(R)/32 times the mean square of what is estimated. Second derivatives are
+    unbiased, too.
 
     Args:
         over: a mapping onto the simplex, `Softmax()` by default, or a structure of which there are
