@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from members import CUSTOM, SIGMAS, Members
@@ -197,3 +199,24 @@ def test_a_posterior_without_outcomes_leaves_all_to_the_prior(
 
     found = log_likelihood(scores, log_density, estimator, samples=MANY)
     assert found.value[0].isclose(found.value[1], atol=SIGMAS * 0.01)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        None,
+        ScoreFunction(),
+        Budget(4, 2),
+        ScoreFunction(Budget(4, 2)),
+        ScoreFunction(Perturbed(Budget(4, 2))),
+        estimators.TopK(Bits(4), k=3),
+    ],
+    ids=str,
+)
+def test_nan_stays_in_its_item(estimator: Any) -> None:
+    scores = torch.zeros(2, 4)
+    scores[0, 1] = torch.nan
+    found = log_likelihood(scores, lambda i, z: -z.float().reshape(len(z), -1).sum(1), estimator)
+    for part in found:
+        assert part[0].isnan()
+        assert not part[1].isnan()

@@ -75,7 +75,8 @@ def log_likelihood(
     it is perturb-and-MAP, with an unknown q, its samples are S. All estimates of p(x) are unbiased
     and converge, so on average the logarithm is a lower bound. But a posterior that is sampled and
     excludes outcomes, such as `ScoreFunction(Sparsemax())`, estimates the sum over the others: a
-    lower bound, too. For an item without outcomes, all is sampled from the prior.
+    lower bound, too. For an item without outcomes, all is sampled from the prior. Of NaN
+    scores the result is NaN.
 
     Args:
         scores: the posterior's, or a `Posterior`, as for `marginalize`.
@@ -111,7 +112,7 @@ def log_likelihood(
         posterior = from_posterior(scores)
     else:
         posterior = as_estimator(estimator).distribution(scores, extra_scores, lengths, mask)
-    base = _prior(posterior, prior, prior_extra_scores)
+    base, mass = _prior(posterior, prior, prior_extra_scores), posterior.mass
     item = repeat_items(posterior, samples)
     if isinstance(posterior, PerturbAndMap) and isinstance(base, HasProbabilities):
         posterior = posterior.table(samples)
@@ -119,7 +120,7 @@ def log_likelihood(
         drawn = posterior.sample(samples).z
         terms = density(item, drawn)
         terms = terms + base.log_prob(item, drawn) - posterior.log_prob(item, drawn)
-        empty = (posterior.mass == 0)[item].nonzero().squeeze(-1)
+        empty = (mass == 0)[item].nonzero().squeeze(-1)
         if len(empty):
             drawn = base.sample(samples).z
             terms[empty] = density(item[empty], drawn[empty]).to(terms.dtype)
@@ -136,7 +137,9 @@ def log_likelihood(
         terms = density(item, base.sample(samples).z)
         support = torch.full_like(terms[: len(posterior.problem.scores)], -torch.inf)
     rest = terms.reshape(samples, -1).logsumexp(0) - math.log(samples)
-    parts = torch.logaddexp(support, rest), support, rest
+    parts = (
+        x.where(~mass.isnan(), torch.nan) for x in (torch.logaddexp(support, rest), support, rest)
+    )
     return LogLikelihood(*map(posterior.problem.restore_batch, parts))
 
 
