@@ -133,14 +133,34 @@ class Running:
         return self._process is not None
 
     def end(self, grace: float = 5.0) -> None:
-        """Ends its processes: asks them to, and after some seconds insists."""
+        """Ends its processes and what they started: asks them to, and after some seconds insists.
+
+        Args:
+            grace: the seconds.
+        """
         with self._lock:
             self._is_ended = True
+            process = self._process
+        if process is None or not self.thread.is_alive():
+            return
         for which in (signal.SIGTERM, signal.SIGKILL):
-            if self._process is None or not self.thread.is_alive():
-                return
-            os.killpg(self._process.pid, which)
-            self.thread.join(grace)
+            stop = time.monotonic() + grace
+            is_left = _signal(process.pid, which)
+            while is_left and time.monotonic() < stop:
+                time.sleep(0.02)
+                is_left = _signal(process.pid, 0)
+            if not is_left:
+                break
+        self.thread.join(grace)
+
+
+def _signal(group: int, which: int) -> bool:
+    """Sends a signal to a group of processes; whether there is such a group."""
+    try:
+        os.killpg(group, which)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def pack(plan: Sequence[Entry], logs: Path, archive: Path) -> None:

@@ -81,6 +81,21 @@ def test_when_time_is_over_all_processes_end(capsys: pytest.CaptureFixture[str])
     assert packed() == ["a.pid", "a.txt", "logs/long.log"]
 
 
+def test_what_a_process_leaves_running_ends_too(folder: Path) -> None:
+    stubborn = """
+import subprocess, sys, time
+from pathlib import Path
+code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True)"
+child = subprocess.Popen([sys.executable, "-c", code + "; time.sleep(60)"], stdout=subprocess.PIPE)
+child.stdout.readline()
+Path("child.pid").write_text(str(child.pid))
+time.sleep(60)
+"""
+    (folder / "stubborn.py").write_text(stubborn, encoding="utf-8")
+    assert run([entry("long", ["stubborn"])], 1 / 10) == 1
+    assert not is_alive(int(Path("child.pid").read_text(encoding="utf-8")))
+
+
 def test_a_failure_ends_its_entry_alone(capsys: pytest.CaptureFixture[str]) -> None:
     bad = entry("bad", ["work", "a", "fail"], ["work", "b", "0"])
     assert run([bad, entry("good", ["work", "c", "0"])], 1) == 1

@@ -81,8 +81,6 @@ class Gpu:
         """Addresses of tensors that are on the CPU."""
         self.pinned: set[int] = set()
         """The same, but a GPU can read them."""
-        self.num_asked = 0
-        """How often the driver was asked about an address."""
         self._sizes: dict[int, list[int]] = {}
         self._noted = threading.local()
         self._callbacks = _LAUNCH(self._launch), _ADDRESS(self._is_known)
@@ -103,6 +101,11 @@ class Gpu:
         torch._C._cuda_getCurrentRawStream = self.stream
         torch.cuda.device_of = lambda _: nullcontext()  # type: ignore[assignment]
         triton.runtime.driver.set_active(Driver(self))
+
+    @property
+    def num_asked(self) -> int:
+        """How often this thread asked the driver about an address."""
+        return getattr(self._noted, "num_asked", 0)
 
     def stream(self, device: int) -> int:
         """The current stream, of the current device if it is −1."""
@@ -136,7 +139,7 @@ class Gpu:
         return 0
 
     def _is_known(self, address: int) -> int:
-        self.num_asked += 1
+        self._noted.num_asked = self.num_asked + 1
         return INVALID_VALUE if address in self.on_host else 0
 
 
