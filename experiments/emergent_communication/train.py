@@ -39,15 +39,16 @@ class Game(nn.Module):
         self.sender = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), output)
         self.symbols = nn.Parameter(torch.randn(symbols, embedding) * embedding**-0.5)
         self.listen = nn.Linear(embedding, hidden)
-        self.look = nn.Linear(width, hidden)
+        self.look = nn.Linear(width, hidden, bias=False)
 
     def receiver(self, candidates: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        """Scores (N, candidates) of pairs of a round of candidates (B, 16, F) and a symbol."""
-        looked = self.look(candidates)  # once per round, not per pair
+        """Scores (N, candidates) of pairs of a round of candidates (B, 16, F) and a symbol: the
+        products of what is heard and each candidate, looked at."""
 
         def of_pairs(item: Tensor, z: Tensor) -> Tensor:
-            heard = self.listen(embed(z, self.symbols)).unsqueeze(-1)
-            return (looked[item] @ heard).squeeze(-1)
+            heard = self.listen(embed(z, self.symbols))
+            sought = heard @ self.look.weight  # with one product a pair, not one a candidate
+            return (candidates[item] @ sought.unsqueeze(-1)).squeeze(-1)
 
         return of_pairs
 
