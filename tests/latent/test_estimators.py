@@ -173,6 +173,18 @@ def test_a_moving_average_forgets() -> None:
     assert "baseline.average" in estimator.state_dict()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_moving_average_in_half_precision_reaches_the_losses(dtype: torch.dtype) -> None:
+    baseline = MovingAverage(0.99)
+    estimator = ScoreFunction(baseline=baseline).to(dtype)
+    scores = torch.zeros(2, 3, dtype=dtype)
+    for level in [0.0] * 100 + [1.0] * 1000:
+        outcome = marginalize(scores, lambda i, z, level=level: z.to(dtype) * 0 + level, estimator)
+    assert outcome.value.dtype == torch.float32
+    assert baseline.average.dtype == torch.float32
+    assert baseline.average > 0.99
+
+
 @pytest.mark.parametrize("make", CATEGORICAL.values(), ids=CATEGORICAL.keys())
 def test_evaluation_takes_the_most_probable(
     make: Callable[[], estimators.AbstractEstimator],

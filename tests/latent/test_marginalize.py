@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -326,3 +327,22 @@ def test_a_class_is_no_distribution() -> None:
                 kind(given)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"`network` must be a torch.nn.Module, got int"):
         estimators.Learned(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "shape"),
+    [
+        (fenchel.Sparsemax(), (3,)),
+        (fenchel.Matching(2, 2), (2, 2)),
+        (fenchel.Bits(3), (3,)),
+        (estimators.TopK(k=2), (3,)),
+        (estimators.TopK(fenchel.Bits(3)), (3,)),
+    ],
+    ids=str,
+)
+def test_an_expectation_is_pickled(estimator: Any, shape: tuple[int, ...]) -> None:
+    scores = torch.randn(4, *shape, requires_grad=True)
+    outcome = marginalize(scores, lambda item, z: z.float().reshape(len(z), -1).sum(1), estimator)
+    copy = pickle.loads(pickle.dumps(outcome))
+    for name in ("value", "marginals", "entropy", "calls", "exact"):
+        assert getattr(copy, name).equal(getattr(outcome, name))

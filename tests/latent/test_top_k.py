@@ -33,6 +33,26 @@ def test_k_best_of_equal_and_of_forbidden_bits() -> None:
     assert not forbidden[:, 1].any()
 
 
+@pytest.mark.parametrize(
+    "scores",
+    [(1.0, -torch.inf, 0.5), (torch.inf, -torch.inf), (1.0, torch.nan, -2.0), (6e4,) * 5],
+)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_k_best_are_different(scores: tuple[float, ...], dtype: torch.dtype) -> None:
+    found = k_best(torch.tensor(scores, dtype=dtype), 32)
+    assert len(found) == len(found.unique(dim=0)) == 2 ** len(scores)
+
+
+def test_a_configuration_with_a_forbidden_bit_does_not_stand_for_another() -> None:
+    scores = torch.tensor([0.3, 0.1, -torch.inf], dtype=torch.float64)
+    found = marginalize(
+        scores, lambda item, z: z.sum(1), estimators.TopK(fenchel.Bits(3), k=8, max_k=8)
+    )
+    expected = marginalize(scores[:2], lambda item, z: z.sum(1), estimators.TopK(fenchel.Bits(2)))
+    assert found.calls.equal(expected.calls)
+    torch.testing.assert_close(found.marginals[:2], expected.marginals)
+
+
 @pytest.mark.parametrize("mapping", [fenchel.Sparsemax(), fenchel.Entmax(1.5), fenchel.Softmax()])
 def test_doubling_ends_with_the_whole_support(mapping: fenchel.mappings.AbstractMapping) -> None:
     model = Categories.random(items=4, categories=50, scale=0.5)

@@ -95,6 +95,22 @@ def test_a_function_for_one_instance_or_for_all() -> None:
         map_inference(Custom((3,), lambda scores: [1, 0, 0]), scores)
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_scores_without_a_best_structure(batched: bool) -> None:
+    def top(scores: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1])
+
+    inf, nan = torch.inf, torch.nan
+    scores = torch.tensor(
+        [[-inf, -inf, -inf], [nan, nan, nan], [-inf, nan, 1.0], [inf, 0.0, 0.0], [-inf, 0.0, 1.0]]
+    )
+    own = Custom((3,), top, batched)
+    found, expected = (map_inference(s, scores) for s in (own, Choice(3)))
+    for name in ("indicator", "value"):
+        given = getattr(found, name), getattr(expected, name)
+        torch.testing.assert_close(*given, rtol=0, atol=0, equal_nan=True)
+
+
 def tagger(batched: bool) -> Custom:
     """Sequences of 4 positions and 3 tags, with transitions and lengths."""
 

@@ -13,10 +13,10 @@ from .. import _checks
 def k_best(scores: Tensor, k: int) -> Tensor:
     """The k configurations z of D bits with the largest ⟨scores, z⟩, best first.
 
-    The best has the bits of positive score. Any other loses the sum of |scores| over the bits in
-    which it differs. A binary tree finds the k smallest of these sums: each node merges the k
-    smallest of its two halves. Only pairs (i, j) with (i+1)(j+1) ≤ k can be among the k smallest of
-    a node.
+    The best has the bits of positive score, and a NaN is the last to change. Any other loses the
+    sum of |scores| over the bits in which it differs. A binary tree finds the k smallest of these:
+    each node merges the k smallest of its two halves. Only pairs (i, j) with (i+1)(j+1) ≤ k can be
+    among the k smallest of a node.
 
     Args:
         scores: (..., D), floating point.
@@ -46,6 +46,10 @@ def k_best(scores: Tensor, k: int) -> Tensor:
 def cheapest_subsets(costs: Tensor, k: int) -> Tensor:
     """The min(k, 2^D) cheapest subsets (B, k, D) of items with nonnegative costs (B, D)."""
     d = costs.shape[1]
+    costs = costs.to(torch.promote_types(costs.dtype, torch.float32))
+    # Sums are finite: what is not would be as cheap as the empty places of `_add_empty`.
+    limit = torch.finfo(costs.dtype).max / (2 * d)
+    costs = costs.nan_to_num(nan=limit).clamp(max=limit)
     sums = torch.stack([torch.zeros_like(costs), costs], -1)  # (B, nodes, list)
     taken = torch.arange(2, device=costs.device).bool().unsqueeze(-1)
     sets = taken.expand(*sums.shape, 1)  # (B, nodes, list, width)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +24,7 @@ def from_mapping(mapping: AbstractMapping, scores: Tensor) -> Table:
     problem = Choice(scores.shape[-1]).problem(scores)
     p = mapping(scores).reshape(problem.scores.shape)
     exact = torch.ones(len(p), dtype=torch.bool, device=p.device)
-    return Table(problem, p, lambda item, slot: slot, lambda: p, exact)
+    return Table(problem, p, _slot, partial(_itself, p), exact)
 
 
 def from_posterior(posterior: Posterior) -> Table:
@@ -32,19 +34,10 @@ def from_posterior(posterior: Posterior) -> Table:
     codes = posterior.codes
     codes = codes.reshape(len(like), *codes.shape[len(problem.batch) :])
 
-    def outcome(item: Tensor, slot: Tensor) -> Tensor:
-        chosen = codes[item, slot]
-        if not isinstance(structure, CodedStructure):
-            return chosen.to(like.dtype)
-        if isinstance(structure, Choice):
-            return chosen.squeeze(-1)
-        if structure.options_dim is None:  # bits, which are −1 behind the end of an instance
-            return chosen.to(like.dtype).clamp(min=0)
-        return structure.indicator(chosen, like.dtype)
-
+    outcome = partial(_structure_at, codes, structure, like.dtype)
     weights = posterior.weights.reshape(codes.shape[:2]).to(like.dtype)
     exact = posterior.converged.reshape(-1)
-    return Table(problem, weights, outcome, lambda: posterior.marginals.reshape(like.shape), exact)
+    return Table(problem, weights, outcome, partial(_marginals, posterior, like.shape), exact)
 
 
 def from_top_k(mapping: AbstractMapping, scores: Tensor, k: int, max_k: int | None) -> Table:
@@ -60,14 +53,8 @@ def from_top_k(mapping: AbstractMapping, scores: Tensor, k: int, max_k: int | No
     width = weights.shape[-1]
     weights, categories = weights.reshape(-1, width), categories.reshape(-1, width)
 
-    def mean() -> Tensor:
-        zeros = torch.zeros_like(problem.scores)
-        return zeros.scatter(1, categories, weights.to(zeros.dtype))
-
-    def outcome(item: Tensor, slot: Tensor) -> Tensor:
-        return categories[item, slot]
-
-    return Table(problem, weights, outcome, mean, exact.reshape(-1))
+    mean = partial(_scattered, torch.zeros_like(problem.scores), categories, weights)
+    return Table(problem, weights, partial(_at, categories), mean, exact.reshape(-1))
 
 
 def from_top_k_bits(structure: Bits, scores: Tensor, k: int, max_k: int) -> Table:
@@ -83,10 +70,45 @@ def from_top_k_bits(structure: Bits, scores: Tensor, k: int, max_k: int) -> Tabl
     weights, sets, exact = _double(solve, k, max_k, 2**structure.d)
     bits = sets.to(theta.dtype)
 
-    def mean() -> Tensor:
-        return (weights.unsqueeze(-1) * bits).sum(1)
+    return Table(problem, weights, partial(_at, bits), partial(_mean, weights, bits), exact)
 
-    return Table(problem, weights, lambda item, slot: bits[item, slot], mean, exact)
+
+def _slot(item: Tensor, slot: Tensor) -> Tensor:
+    return slot
+
+
+def _itself(p: Tensor) -> Tensor:
+    return p
+
+
+def _at(outcomes: Tensor, item: Tensor, slot: Tensor) -> Tensor:
+    return outcomes[item, slot]
+
+
+def _structure_at(
+    codes: Tensor, structure: Any, dtype: torch.dtype, item: Tensor, slot: Tensor
+) -> Tensor:
+    """What a loss function is given of structures with codes, or their parts, (B, W, …)."""
+    chosen = codes[item, slot]
+    if not isinstance(structure, CodedStructure):
+        return chosen.to(dtype)
+    if isinstance(structure, Choice):
+        return chosen.squeeze(-1)
+    if structure.options_dim is None:  # bits, which are −1 behind the end of an instance
+        return chosen.to(dtype).clamp(min=0)
+    return structure.indicator(chosen, dtype)
+
+
+def _marginals(posterior: Posterior, shape: torch.Size) -> Tensor:
+    return posterior.marginals.reshape(shape)
+
+
+def _scattered(zeros: Tensor, categories: Tensor, weights: Tensor) -> Tensor:
+    return zeros.scatter(1, categories, weights.to(zeros.dtype))
+
+
+def _mean(weights: Tensor, bits: Tensor) -> Tensor:
+    return (weights.unsqueeze(-1) * bits).sum(1)
 
 
 def _double(

@@ -202,9 +202,21 @@ class AbstractStructure(abc.ABC):
     def best_vertices(self, problem: Problem) -> Vertices:
         """The best structures of a batch, with one batch dimension."""
         indicator, extra = self.best_indicators(problem)
-        value = inner(indicator.flatten(1), problem.scores.flatten(1))
-        if extra is not None and problem.extra_scores is not None:
-            value = value + inner(extra.flatten(1), problem.extra_scores.flatten(1))
+        scores, extra_scores = problem.scores.flatten(1), problem.extra_scores
+        value = inner(indicator.flatten(1), scores)
+        unknown = scores.isnan() | (scores == torch.inf)
+        if problem.lengths is not None:
+            unknown = unknown & self.length_mask(problem.lengths).flatten(1)
+        unknown = unknown.any(1)
+        if extra is not None and extra_scores is not None:
+            extra_scores = extra_scores.flatten(1)
+            value = value + inner(extra.flatten(1), extra_scores)
+            unknown = unknown | (extra_scores.isnan() | (extra_scores == torch.inf)).any(1)
+        value = torch.where(unknown, torch.nan, value)
+        absent = torch.where(unknown, torch.nan, 0.0).to(value)
+        exists = value.detach().isfinite()
+        indicator = _where(exists, indicator, absent)
+        extra = None if extra is None else _where(exists, extra, absent)
         return Vertices(indicator, extra, None, value)
 
     @staticmethod
@@ -269,3 +281,9 @@ def _clamp_to_infinity(scores: Tensor) -> Tensor:
     if scores.dtype != torch.float64:  # sums are in float64
         return scores
     return torch.where(scores.abs() <= 2.0**1000, scores, scores.detach() * torch.inf)
+
+
+def _where(condition: Tensor, values: Tensor, other: Tensor) -> Tensor:
+    """The values (B, …) of the instances (B) where a condition holds, elsewhere one number (B)."""
+    shape = (-1, *[1] * (values.ndim - 1))
+    return torch.where(condition.reshape(shape), values, other.reshape(shape))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import abc
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from ... import _checks
 from .._checks import check_predictions
@@ -46,7 +48,7 @@ class AbstractBaseline(nn.Module, abc.ABC):
 
 
 class MovingAverage(AbstractBaseline):
-    """The exponential moving average of earlier losses that are finite.
+    """The exponential moving average of earlier losses that are finite, in float32 or float64.
 
     Args:
         decay: in [0, 1), the factor by which the weight of a batch shrinks with every later one.
@@ -67,15 +69,22 @@ class MovingAverage(AbstractBaseline):
         self.register_buffer("average", torch.zeros(()))
         self.register_buffer("weight", torch.zeros(()))
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        # In half precision steps of a hundredth of the distance would be lost.
+        wide = torch.promote_types(self.average.dtype, torch.float32)
+        self.average, self.weight = self.average.to(wide), self.weight.to(wide)
+        return self
+
     def forward(self, distribution: AbstractSampled, loss: Loss, context: Tensor) -> Tensor:
         return self.average.clone()
 
     def learn(self, baseline: Tensor, losses: Tensor) -> Tensor | None:
         known = losses.isfinite()
         share = (1 - self.decay) * known.any().to(self.weight)  # zero if there is none
-        mean = torch.where(known, losses, 0.0).sum() / known.sum().clamp(min=1)
+        mean = torch.where(known, losses, 0.0).to(self.average).sum() / known.sum().clamp(min=1)
         self.weight.mul_(1 - share).add_(share)
-        self.average.lerp_(mean.to(self.average), share / self.weight.clamp(min=1 - self.decay))
+        self.average.lerp_(mean, share / self.weight.clamp(min=1 - self.decay))
 
     def extra_repr(self) -> str:
         return f"decay={self.decay}"

@@ -56,9 +56,10 @@ class ScoreFunction(AbstractSampler):
             b = self.baseline(distribution, loss, context)
             each = losses.detach().reshape(self.samples, -1)
             baseline_loss = self.baseline.learn(b, each)
-            terms = terms + self.baseline.of_samples(b.detach(), each).flatten() * (1 - weight)
+            subtracted = self.baseline.of_samples(b.detach(), each).to(losses.dtype).flatten()
+            terms = terms + subtracted * (1 - weight)
             calls += self.baseline.extra_calls
         value = mean_over_samples(terms, self.samples)
         if baseline_loss is not None:
-            value = value + (baseline_loss - baseline_loss.detach())
+            value = value + (baseline_loss - baseline_loss.detach()).to(value.dtype)
         return estimated(distribution, value, calls)
