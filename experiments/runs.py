@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,7 +53,7 @@ def fit(
         One record per epoch: the loss, the figures, the time of training, and its processor time,
         which does not depend on other programs.
     Raises:
-        ValueError: for less than one epoch, or no time.
+        ValueError: for less than one epoch, or no time; if the loss is not finite.
     """
     if epochs < 1:
         raise ValueError(f"`epochs` must be at least 1, got {epochs}.")
@@ -66,6 +67,11 @@ def fit(
         start, start_cpu = time.perf_counter(), time.process_time()
         loss = train()
         seconds, cpu = time.perf_counter() - start, time.process_time() - start_cpu
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"the loss of epoch {epoch} is {loss} in {folder}, which keeps the epochs before; "
+                "use a smaller learning rate."
+            )
         model.eval()
         with torch.no_grad():
             figures = evaluate()
@@ -105,8 +111,19 @@ def open_run(folder: Path, options: dict[str, Any]) -> None:
 
 
 def read_options(folder: Path) -> dict[str, Any]:
-    """The options that a run was opened with."""
-    return json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
+    """The options that a run was opened with.
+
+    Raises:
+        ValueError: if their file is damaged.
+    """
+    path = folder / OPTIONS
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is damaged: it must be an object.")
+    return found
 
 
 def read_history(folder: Path) -> History:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 
 import pytest
 import torch
@@ -12,8 +13,8 @@ from torch import nn
 from experiments import command, files, runs, summary
 
 
-def fit(folder, epochs, fail_in=None, minutes=None):
-    """Fits a line; `fail_in` kills the run in that epoch."""
+def fit(folder, epochs, fail_in=None, minutes=None, diverge_in=None):
+    """Fits a line; `fail_in` kills the run in that epoch, in `diverge_in` the loss is NaN."""
     torch.manual_seed(0)
     model = nn.Linear(3, 1)
     optimizer = torch.optim.Adam(model.parameters(), 0.1)
@@ -30,7 +31,7 @@ def fit(folder, epochs, fail_in=None, minutes=None):
             optimizer.step()
         if count == fail_in:
             raise KeyboardInterrupt
-        return loss.item()
+        return math.nan if count == diverge_in else loss.item()
 
     def evaluate():
         return {"score": -float((model.weight - 1).square().sum()), "bias": model.bias.item()}
@@ -69,6 +70,13 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(tmp_path):
     assert all(
         torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True)
     )
+
+
+def test_a_run_whose_loss_is_not_finite_fails_and_keeps_the_epochs_before(tmp_path):
+    with pytest.raises(ValueError, match=r"the loss of epoch 3 is nan in .*; use a smaller"):
+        fit(tmp_path, 6, diverge_in=3)
+    assert len(runs.read_history(tmp_path)) == 2
+    assert len(fit(tmp_path, 6)[1]) == 6
 
 
 def test_a_run_ends_after_the_epoch_in_which_its_time_does(tmp_path):
@@ -127,6 +135,13 @@ def test_a_folder_belongs_to_one_run(tmp_path):
     with pytest.raises(ValueError, match="holds a run with other loss, lr; name another"):
         runs.open_run(tmp_path, {"loss": "svm", "seed": 1, "lr": 0.1})
     assert json.loads((tmp_path / "options.json").read_text()) == {"loss": "crf", "seed": 1}
+
+
+@pytest.mark.parametrize("text", ['{"seed": ', "[]", "\xff"])
+def test_damaged_options_are_named(tmp_path, text):
+    (tmp_path / "options.json").write_text(text, encoding="latin-1")
+    with pytest.raises(ValueError, match=r"options\.json is damaged: "):
+        runs.open_run(tmp_path, {"seed": 1})
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
