@@ -196,17 +196,18 @@ def threads(comparison: Comparison) -> None:
     repeated: list[list[Noted]] = []
     start = threading.Barrier(4)
 
-    def work(seed: int) -> None:
+    cases = [[Case(**(SIZES | {"s": s})).arguments() for s in (2100, 200)] for _ in range(4)]
+    expected = [[without_programs(comparison, given) for given in pair] for pair in cases]
+
+    def work(worker: int) -> None:
         try:
-            cases = [Case(**(SIZES | {"s": s})).arguments() for s in (2100, 200)]
-            expected = [without_programs(comparison, given) for given in cases]
             start.wait()
             for call in range(200):
                 i = call % 2
-                if seed == 3 and call % 50 == 0:
+                if worker == 3 and call % 50 == 0:
                     cached.cached_attention(*Case(**(SIZES | {"s": 2100 - call})).arguments())
-                made = noted(comparison, cases[i])
-                assert made == expected[i]
+                made = noted(comparison, cases[worker][i])
+                assert made == expected[worker][i]
                 assert num_programs() <= 2
                 repeated.append(made)
         except BaseException as error:
