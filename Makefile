@@ -22,7 +22,9 @@ DOCS := build/docs
 WHEEL_TESTS := tests/test_docs.py::test_page_examples[README.md] tests/test_public_api.py \
 	tests/ops/test_native.py tests/structures/test_posterior.py tests/cli
 # A machine with a GPU brings its own PyTorch, and nothing is installed there.
-FROM_SOURCE := PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH}
+GPU_PYTHON ?= 3.12
+GPU_PACKAGES := build/gpu
+FROM_SOURCE := PYTHONPATH=src:$(GPU_PACKAGES)$${PYTHONPATH:+:$$PYTHONPATH}
 NATIVE_TESTS := tests/ops/test_native.py tests/ops/test_inference.py tests/ops/test_sparsemap_solver.py \
 	tests/ops/test_sparsemap_rounds.py
 GPU_TESTS := tests/test_gpu.py tests/ops/test_binding_gpu.py tests/losses/test_linear.py tests/ops/test_triton.py tests/ops/test_triton_prox.py \
@@ -33,11 +35,11 @@ GPU_TESTS := tests/test_gpu.py tests/ops/test_binding_gpu.py tests/losses/test_l
 	tests/integrations/test_transformers_gpu.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-gpu test-wheel test-matrix matrix-oldest matrix-newest wheel lint types doctest docs test-docs \
+.PHONY: help demo test test-all test-gpu gpu-packages test-wheel test-matrix matrix-oldest matrix-newest wheel lint types doctest docs test-docs \
 	sanitize binding bench bench-gpu clean
 
 help:  ## print this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
 
 demo: $(VENV)/demo.stamp  ## set all up, train a model of English verbs, and explain it in demo/
 	$(BIN)/fenchel demo --output demo
@@ -49,7 +51,12 @@ test-all: $(VENV)/dev.stamp  ## run the slow tests too
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-gpu:  ## run the GPU kernels' tests on an NVIDIA GPU, with PYTHON as it is
-	$(FROM_SOURCE) $(PYTHON) -m pytest -m "not slow" -v --tb=short $(wildcard $(GPU_TESTS))
+	$(FROM_SOURCE) $(PYTHON) -m pytest -m "not slow" -v --tb=short $(GPU_PYTEST_ARGS) $(wildcard $(GPU_TESTS))
+
+gpu-packages: $(VENV)/dev.stamp  ## pack in build/gpu.tar.gz what a GPU machine without a network lacks, for GPU_PYTHON
+	rm -rf $(GPU_PACKAGES)
+	$(PIP) --no-deps --target $(GPU_PACKAGES) --python-version $(GPU_PYTHON) -r requirements/gpu.txt
+	tar -czf $(GPU_PACKAGES).tar.gz $(GPU_PACKAGES)
 
 wheel: $(RELEASE)/stamp  ## build the sdist and the wheel in dist/, and check both
 	rm -rf dist $(RELEASE)/dist
