@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, TypeVar
 
 import torch
@@ -25,6 +26,13 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 def is_transformed() -> bool:
     """Whether forward-mode AD or a torch.func transform is active."""
     return _are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def has_tangent(value: Tensor) -> bool:
+    """Whether a tensor is a dual number of forward-mode AD."""
+    if forward_ad._current_level < 0:
+        return False
+    return forward_ad.unpack_dual(value).tangent is not None
 
 
 def is_recorded() -> bool:
@@ -57,21 +65,25 @@ def is_eager(*arguments: Any) -> bool:
     return True
 
 
-def _is_differentiated() -> bool:
-    """Whether a torch.func transform other than vmap is active."""
-    return any(level.key() != TransformType.Vmap for level in get_interpreter_stack() or ())
+def is_differentiated() -> bool:
+    """Whether forward-mode AD, or a torch.func transform other than vmap, is active."""
+    levels = get_interpreter_stack() or ()
+    return forward_ad._current_level >= 0 or any(
+        level.key() != TransformType.Vmap for level in levels
+    )
 
 
 # torch.compile takes the answer as a constant of its graph.
-_is_differentiated._dynamo_marked_constant = True  # type: ignore[attr-defined]
+is_differentiated._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def break_graph_if_differentiated() -> None:
-    """Leaves derivatives by torch.func to eager execution: torch.compile would lose them."""
-    if _is_differentiated():
+    """Leaves forward mode and derivatives by torch.func to eager execution: torch.compile would
+    lose them."""
+    if is_differentiated():
         torch._dynamo.graph_break(
-            "torch.func differentiates a mapping here, which torch.compile cannot trace; leave "
-            "fullgraph=True out, or take the derivative by `backward`."
+            "forward mode or torch.func differentiates a call of fenchel here, which torch.compile "
+            "cannot trace; leave fullgraph=True out, or take the derivative by `backward`."
         )
 
 
@@ -80,6 +92,39 @@ def cache_signature(function: F) -> F:
     `setup_context`, and computing it takes longer than a small solve."""
     function.forward.__signature__ = inspect.signature(function.forward)  # type: ignore[attr-defined]
     return function
+
+
+def forward_rule(jvp: Callable[..., Any]) -> Callable[..., Any]:
+    """The `jvp` of an autograd function, with derivatives of its own in forward mode.
+
+    PyTorch switches forward mode off inside, and would take the tangents of outer levels for zero.
+    """
+
+    @wraps(jvp)
+    def rule(ctx: Any, *tangents: Tensor | None) -> Any:
+        if not _are_functorch_transforms_active():  # no other levels
+            return jvp(ctx, *tangents)
+        with forward_ad._set_fwd_grad_enabled(True):
+            return jvp(_Outside(ctx), *map(_primal, tangents))
+
+    return rule
+
+
+class _Outside:
+    """A context whose saved tensors have no tangents of the level that is computed."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx = ctx
+        self.saved_tensors = tuple(map(_primal, ctx.saved_tensors))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+
+def _primal(value: Any) -> Any:
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    return forward_ad.unpack_dual(value, level=0).primal
 
 
 def eager_apply(function: type[Function]) -> Callable[..., Any]:

@@ -16,6 +16,8 @@ from .._checks import HALF
 from .._transforms import (
     break_graph_if_differentiated,
     cache_signature,
+    forward_rule,
+    is_differentiated,
     is_recorded,
     is_transformed,
 )
@@ -101,6 +103,7 @@ class ForwardArgmax(Argmax):
     """The same with forward-mode derivatives, which torch.compile does not trace."""
 
     @staticmethod
+    @forward_rule
     def jvp(ctx: Any, scores_t: Tensor | None, parameter_t: Tensor | None, _: None) -> Any:
         y, parameter = ctx.saved_tensors
         mapping = ctx.mapping.at(parameter)
@@ -132,7 +135,10 @@ def solution(scores: Tensor, parameter: Tensor | None, mapping: AbstractMapping)
         return mapping.learned_solution(scores)
     if torch.compiler.is_compiling():
         check_exportable(mapping)
-        break_graph_if_differentiated()
+        if is_differentiated():
+            break_graph_if_differentiated()
+            outside: Any = torch.compiler.disable(solution)
+            return outside(scores, parameter, mapping)
         return Argmax.apply(scores, varying(scores, parameter, mapping), mapping)
     register_sharding(scores)
     if is_tracing():
@@ -204,6 +210,7 @@ class ForwardMax(Max):
     """The same with forward-mode derivatives, which torch.compile does not trace."""
 
     @staticmethod
+    @forward_rule
     def jvp(ctx: Any, scores_t: Any, parameter_t: Any, _: None, __: None) -> Any:
         y, parameter, target = ctx.saved_tensors
         mapping = ctx.mapping.at(parameter)
@@ -277,7 +284,10 @@ def value(
         return mapping.learned_value(scores, target)
     if torch.compiler.is_compiling():
         check_exportable(mapping)
-        break_graph_if_differentiated()
+        if is_differentiated():
+            break_graph_if_differentiated()
+            outside: Any = torch.compiler.disable(value)
+            return outside(scores, parameter, target, mapping)
         return Max.apply(scores, varying(scores, parameter, mapping), target, mapping)[0]
     register_sharding(scores)
     if is_tracing():

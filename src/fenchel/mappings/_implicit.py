@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
-from .._transforms import is_transformed
+from .._transforms import has_tangent, is_transformed
 from ._descent import unwrap
 
 Omega = Callable[[Tensor], Tensor]
@@ -78,7 +78,7 @@ def needs_gradient(value: Tensor) -> bool:
         return False
     if unwrap(value) is not value:
         return True
-    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(value).tangent is not None
+    return has_tangent(value)
 
 
 class HigherOrderOnly(Function):

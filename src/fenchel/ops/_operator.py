@@ -8,12 +8,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._decomp import register_decomposition
+from torch.autograd import Function
 
 from .._checks import HALF
-from .._transforms import is_eager
+from .._transforms import has_tangent, is_eager
 from . import _native, _triton
 
 _LIBRARY = torch.library.Library("fenchel", "DEF")
+_LOST = (
+    "fenchel::{name} has no derivative in this graph, as one that was exported, or compiled before "
+    "forward mode was asked for: differentiate the model itself."
+)
 ROWWISE: list[Any] = []
 """The operators whose results have the batch of their arguments, row by row."""
 
@@ -119,6 +124,36 @@ def _batched(operator: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
+def _followed(name: str, operator: Any) -> Callable[..., Any]:
+    """The operator where derivatives are followed. What differentiates it is an autograd function
+    around it; a graph that holds the operator alone has lost that function."""
+
+    def autograd(keys: Any, *arguments: Any) -> Any:
+        for x in arguments:
+            if not isinstance(x, Tensor) or not x.is_floating_point():
+                continue
+            if torch._C._is_fwd_grad_enabled() and has_tangent(x):
+                raise NotImplementedError(_LOST.format(name=name))
+            if x.requires_grad and torch.is_grad_enabled():
+                return _Lost.apply(name, operator, *arguments)
+        return operator.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
+
+    return autograd
+
+
+class _Lost(Function):
+    """An operator that cannot be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, operator: Any, *arguments: Any) -> Any:
+        ctx.name = name
+        return operator(*arguments)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise NotImplementedError(_LOST.format(name=ctx.name))
+
+
 def refuse_onnx(name: str) -> None:
     """Raises for an operator that has no decomposition."""
     raise NotImplementedError(
@@ -184,6 +219,7 @@ def _register(
         _LIBRARY.impl(name, cuda, "CUDA")
     packet, _, overload = name.partition(".")
     operator = getattr(getattr(torch.ops.fenchel, packet), overload or "default")
+    _LIBRARY.impl(name, _followed(packet, operator), "Autograd", with_keyset=True)
     if rowwise:
         ROWWISE.append(operator)
         torch.library.register_vmap(operator, _batched(operator), lib=_LIBRARY)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .._transforms import cache_signature, eager, is_transformed
+from .._transforms import cache_signature, eager, forward_rule, is_transformed
 from ..ops._structure import Operators
 
 
@@ -143,6 +143,7 @@ class ForwardLogPartition(LogPartition):
     """The same with forward-mode derivatives, which torch.compile does not trace."""
 
     @staticmethod
+    @forward_rule
     def jvp(ctx: Any, of_scores: Tensor | None, of_extra: Tensor | None, *_: None) -> tuple:
         scores, extra_scores, lengths, u, v = ctx.saved_tensors
         if of_scores is not None or of_extra is not None:
@@ -207,6 +208,7 @@ class ForwardMarginals(Marginals):
     """The same with forward-mode derivatives, which torch.compile does not trace."""
 
     @staticmethod
+    @forward_rule
     def jvp(ctx: Any, of_scores: Tensor | None, of_extra: Tensor | None, *_: None) -> tuple:
         scores, extra_scores, lengths = ctx.saved_tensors
         of_u = torch.zeros_like(scores) if of_scores is None else of_scores
@@ -253,6 +255,7 @@ class HessianProduct(Function):
         return None, None, u if needs[2] else None, v if needs[3] else None, None, None, None
 
     @staticmethod
+    @forward_rule
     def jvp(
         ctx: Any,
         scores: Tensor | None,

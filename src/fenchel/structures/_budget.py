@@ -68,7 +68,7 @@ class Budget(VectorStructure):
     def project(self, scores: Tensor, lengths: Tensor | None = None) -> Tensor:
         rows = mask_rows(scores, lengths)
         num_allowed = (rows > -torch.inf).sum(-1, keepdim=True).to(rows.dtype)
-        y = ksubset(rows, num_allowed.clamp(max=self.k), 2.0)
+        y = ksubset(rows.detach(), num_allowed.clamp(max=self.k), 2.0)
         if self.exact:
             y = torch.where(num_allowed < self.k, 0.0, y)
             return with_derivative(torch.where(rows.isnan(), torch.nan, y), rows, fixed_sum=True)

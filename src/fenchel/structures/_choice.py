@@ -62,7 +62,7 @@ class Choice(VectorStructure):
 
     def project(self, scores: Tensor, lengths: Tensor | None = None) -> Tensor:
         rows = mask_rows(scores, lengths)
-        return with_derivative(entmax(rows, 2.0), rows, fixed_sum=True)
+        return with_derivative(entmax(rows.detach(), 2.0), rows, fixed_sum=True)
 
 
 def _best(

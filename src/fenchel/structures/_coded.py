@@ -121,7 +121,8 @@ class CodedStructure(AbstractStructure):
     def best_vertices(self, problem: Problem) -> Vertices:
         scores, extra_scores = problem.scores, problem.extra_scores
         with torch.no_grad():
-            arguments = self._operator_arguments(scores, extra_scores, problem.lengths)
+            extra = None if extra_scores is None else extra_scores.detach()
+            arguments = self._operator_arguments(scores.detach(), extra, problem.lengths)
             codes, best = self.map_operator()(*arguments)
             codes = codes.long()
             indicator = self.indicator(codes, scores.dtype)

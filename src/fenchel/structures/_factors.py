@@ -110,7 +110,7 @@ def _last(d: int) -> Tensor:
 
 
 def _simplex(scores: Tensor) -> Tensor:
-    return with_derivative(entmax(scores, 2.0), scores, fixed_sum=True)
+    return with_derivative(entmax(scores.detach(), 2.0), scores, fixed_sum=True)
 
 
 @final

@@ -86,7 +86,7 @@ class Sequence(CodedStructure):
         scores = torch.where(inside, scores, -torch.inf)
         solvable = (scores < torch.inf).flatten(1).all(1).reshape(-1, 1, 1)
         scores = torch.where(solvable, scores, torch.nan)
-        u = with_derivative(entmax(scores, 2.0), scores, fixed_sum=True)
+        u = with_derivative(entmax(scores.detach(), 2.0), scores, fixed_sum=True)
         blocked = (inside & (scores == -torch.inf)).all(2).any(1).reshape(-1, 1, 1)
         return torch.where(blocked, 0.0, u)
 

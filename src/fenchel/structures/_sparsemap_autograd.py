@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .._transforms import cache_signature, eager, is_transformed
+from .._transforms import cache_signature, eager, forward_rule, is_transformed
 from ..ops import sparsemap as ops
 from ..ops.sparsemap.derivative import Found, Given
 from ._checks import NO_VMAP
@@ -52,6 +52,7 @@ class Argmax(Function):
         return parts if needs[0] else None, extras if needs[1] else None, None, None
 
     @staticmethod
+    @forward_rule
     def jvp(ctx: Any, scores: Tensor | None, extra_scores: Tensor | None, *_: None) -> tuple:
         if extra_scores is not None:
             extra_scores = extra_scores.expand(ctx.batch, -1)
@@ -96,6 +97,7 @@ class Jacobian(Function):
         return (*(gradient if needed else None for gradient, needed in pairs), None, None, None)
 
     @staticmethod
+    @forward_rule
     def jvp(
         ctx: Any, parts: Tensor | None, extras: Tensor | None, weights: Tensor | None, *_: None
     ) -> tuple:
@@ -144,6 +146,7 @@ class ExtraMarginals(Function):
         return parts if needs[0] else None, extras if needs[1] else None, None, None
 
     @staticmethod
+    @forward_rule
     def jvp(ctx: Any, scores: Tensor | None, extra_scores: Tensor | None, *_: None) -> Tensor:
         if extra_scores is not None:
             extra_scores = extra_scores.expand(ctx.batch, -1)
@@ -193,6 +196,7 @@ class ForwardMaximum(Maximum):
     """The same with forward-mode derivatives, which torch.compile does not trace."""
 
     @staticmethod
+    @forward_rule
     def jvp(
         ctx: Any, _: None, scores: Tensor | None, extra_scores: Tensor | None, *__: None
     ) -> Any:

@@ -10,6 +10,8 @@ from typing import Any
 from torch import Tensor
 from torch.autograd import Function
 
+from ..._transforms import forward_rule
+
 NO_SECOND = (
     "a Perturbed has first derivatives only; for second ones use `fenchel.marginals`, or "
     "`fenchel.sparsemap`."
@@ -39,6 +41,7 @@ class MeanVertex(Function):
         return LastDerivative.apply(_covariance(y, score, gradient), theta), None, None
 
     @staticmethod
+    @forward_rule
     def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> Any:
         theta, y, score = ctx.saved_tensors
         if tangent is None:
@@ -67,6 +70,7 @@ class MeanMaximum(Function):
         return LastDerivative.apply(gradient.unsqueeze(1) * y, theta), None, None
 
     @staticmethod
+    @forward_rule
     def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> Any:
         theta, y = ctx.saved_tensors
         if tangent is None:
@@ -92,6 +96,7 @@ class LastDerivative(Function):
         raise NotImplementedError(NO_SECOND)
 
     @staticmethod
+    @forward_rule
     def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
         raise NotImplementedError(NO_SECOND)
 

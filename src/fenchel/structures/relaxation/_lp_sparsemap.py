@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from ..._transforms import forward_rule
 from ...ops.sparsemap.solution import Limits
 from .._checks import NO_VMAP, check_start
 from .._factor_graph import GraphProblem
@@ -89,6 +90,7 @@ class Argmax(Function):
         return scores if needs[0] else None, extra if needs[1] else None, None
 
     @staticmethod
+    @forward_rule
     def jvp(ctx: Any, scores: Tensor, extra: Tensor | None, _: None) -> tuple:
         extra = scores.new_zeros(len(scores), 0) if extra is None else extra
         return Product.apply(scores, extra, ctx.found)  # type: ignore[return-value]
@@ -117,6 +119,7 @@ class Product(Function):
         return (*Product.apply(u, v, ctx.found), None)  # type: ignore[misc]
 
     @staticmethod
+    @forward_rule
     def jvp(ctx: Any, u: Tensor, v: Tensor, _: None) -> tuple:
         return Product.apply(u, v, ctx.found)  # type: ignore[return-value]
 
