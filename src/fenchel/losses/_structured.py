@@ -24,7 +24,8 @@ from ..structures._checks import (
     check_vertex,
 )
 from ..structures._coded import CodedStructure
-from ..structures._problem import ExtraScores, Problem, Vertices
+from ..structures._factor_graph import GraphProblem
+from ..structures._problem import ExtraScores, Problem, RelaxedVertices, Vertices
 from ..structures._sparsemap import refuse_graph, solve
 from ..structures._sparsemap_autograd import ForwardMaximum, Maximum
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 KINDS = ("perceptron", "svm", "crf", "margin_crf", "sparsemap", "margin_sparsemap")
 MARGIN = ("svm", "margin_crf", "margin_sparsemap")
+_ROUNDING = 1e-9
+"""How far below zero a loss may be, relative to what it is the difference of, to count as zero."""
 
 
 def structured_loss(
@@ -121,8 +124,8 @@ def structured_loss(
     _checks.check_size("max_iter", max_iter)
     base = structure if isinstance(structure, AbstractStructure) else structure.structure
     problem = _to_float64(base.problem(scores, extra_scores, lengths, mask))
-    if isinstance(target, Vertices):
-        target = target.indicator if target.codes is None else target.codes
+    if isinstance(target, Vertices | RelaxedVertices):
+        target = _as_given(target)
     y, z = _target(problem, target)
     if kind in MARGIN:
         problem = replace(problem, scores=problem.scores + _cost(problem, y, cost))
@@ -138,6 +141,10 @@ def structured_loss(
     if z is not None and problem.extra_scores is not None:
         at_target = at_target + inner(z.flatten(1), problem.extra_scores.flatten(1))
     losses = value - at_target
+    if isinstance(structure, AbstractStructure):
+        slack = tol + _ROUNDING * (value.abs() + at_target.abs())
+        is_zero = (losses < 0) & (losses > -slack)
+        losses = torch.where(is_zero, losses - losses.detach(), losses)
     losses = torch.where((at_target == -torch.inf) & ~value.isnan(), torch.inf, losses)
     losses = losses.reshape(problem.batch)
     losses = losses if reduction == "none" else getattr(losses, reduction)()
@@ -244,7 +251,8 @@ def _value(problem: Problem, kind: str, limits: Limits) -> Tensor:
         )
     solution = solve(problem, None, limits)._solution
     scores = problem.scores.flatten(1).double()
-    extra_scores = None if problem.form is None else problem.extra_scores
+    is_given = problem.form is not None or isinstance(problem, GraphProblem)
+    extra_scores = problem.extra_scores if is_given else None
     u = solution.marginals.flatten(1).to(scores.device)
     value = inner(u, scores) - (u * u).sum(1) / 2
     v = None
@@ -276,6 +284,8 @@ def _target(problem: Problem, target: Any) -> tuple[Tensor, Tensor | None]:
         y = torch.where(structure.length_mask(problem.lengths), y, 0.0)
     if extra is None:
         return y, None
+    if isinstance(problem, GraphProblem):
+        return y, problem.extra_target(y, z)
     if codes is not None and coded is not None and z is None:
         return y, coded.extra_indicator(codes, extra)
     shape = problem.form.shapes[0] if problem.form else None
@@ -286,6 +296,13 @@ def _target(problem: Problem, target: Any) -> tuple[Tensor, Tensor | None]:
         return y, coded.extra_indicator(coded.codes_of(y), extra)  # type: ignore[union-attr]
     check_extra_target(z, problem.batch, shape)
     return y, structure.merge_target(y, z.to(scores.dtype), extra, problem.lengths)
+
+
+def _as_given(best: Vertices | RelaxedVertices) -> Any:
+    """Best structures as a target: codes, or indicators with those of the extra scores."""
+    if best.codes is not None:
+        return best.codes
+    return best.indicator if best.extra is None else (best.indicator, best.extra)
 
 
 def _cost(problem: Problem, y: Tensor, cost: Tensor | None) -> Tensor:

@@ -324,6 +324,21 @@ def check_vertex(name: str, value: Tensor, coded: bool) -> None:
     )
 
 
+def check_zeros_and_ones(name: str, value: Tensor) -> None:
+    """Raises unless indicators of a graph are zeros and ones, from which the extra parts follow."""
+    if can_read_values(value) and not ((value == 0) | (value == 1)).all():
+        raise ValueError(
+            f"`{name}` must be zeros and ones where a graph has extra scores; for others give a "
+            "pair, with the extra scores' own target."
+        )
+
+
+def check_member(name: str, structure: Any, value: Tensor, best: Tensor) -> None:
+    """Raises unless indicators are those of the best structures for the scores ±1 that they say."""
+    if can_read_values(value) and not value.equal(best.to(value)):
+        raise ValueError(f"`{name}` must be a structure of the graph; for {structure} it is none.")
+
+
 def check_extra_target(value: Any, batch: torch.Size, own: tuple[int, ...]) -> None:
     """Raises unless the target of extra scores has their shape, `own` for one instance."""
     if not isinstance(value, Tensor):

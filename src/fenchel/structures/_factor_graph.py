@@ -12,7 +12,13 @@ from torch import Tensor
 
 from .. import _checks
 from ._base import AbstractStructure
-from ._checks import check_extra_scores, check_structure
+from ._checks import (
+    check_extra_scores,
+    check_extra_target,
+    check_member,
+    check_structure,
+    check_zeros_and_ones,
+)
 from ._factors import LogicFactor, Xor
 from ._problem import ExtraScores, Problem
 
@@ -38,6 +44,19 @@ class Group:
             negated is not None and others is not None and negated.equal(others)
         )
         return self.factor == other.factor and self.index.equal(other.index) and same_signs
+
+    def extra_target(self, y: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """What structures of the graph, zeros and ones (B, n), have of extra scores of that shape
+        for one factor, (B F, *shape)."""
+        parts = y[:, self.index.flatten()].reshape(-1, *self.index.shape)
+        if self.negated is not None:
+            parts = torch.where(self.negated.to(parts.device), 1 - parts, parts)
+        parts = parts.flatten(0, 1)
+        # With a score of 1 for each of its parts and −1 for the others it is the best one.
+        problem = self.factor.problem(2 * parts - 1, parts.new_zeros(len(parts), *shape))
+        best = self.factor.best_vertices(problem)
+        check_member("target", self.factor, parts, best.indicator)
+        return problem.restore(best.indicator, best.extra)[1]
 
 
 class FactorGraph(AbstractStructure):
@@ -218,6 +237,30 @@ class GraphProblem(Problem):
             found.append(None if shape is None else piece.reshape(len(merged), *shape))
             start += size
         return found
+
+    def extra_target(self, y: Tensor, z: Any) -> Tensor:
+        """The target (B, m) of merged extra scores, from that of the scores, (B, *shape), and what
+        was given for the extra scores, in their form; None where y determines it."""
+        if z is None:
+            check_zeros_and_ones("target", y)
+        given = [None] * len(self.layout) if z is None else list(z) if self.as_tuple else [z]
+        if len(given) != len(self.layout):
+            raise ValueError(
+                f"`target` must have {len(self.layout)} tensors or None for the extra scores, as "
+                f"they were given; got {len(given)}."
+            )
+        groups, pieces = self.graph._groups_with_extra, []
+        for group, shape, piece in zip(groups, self.layout, given, strict=True):
+            if shape is None:
+                continue
+            if piece is None:
+                piece = group.extra_target(y.detach().flatten(1), shape[1:])
+            elif isinstance(piece, Tensor) and piece.shape == shape[1:]:
+                piece = piece.expand(*self.batch, *shape)  # as one extra score for all factors
+            else:
+                check_extra_target(piece, self.batch, shape)
+            pieces.append(piece.reshape(len(y), -1).to(y.dtype))
+        return torch.cat(pieces, -1)
 
     def restore(self, u: Tensor, v: Tensor | None) -> tuple[Tensor, Any]:
         if v is None:
