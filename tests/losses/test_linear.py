@@ -50,6 +50,37 @@ def test_loss_and_gradients(mapping: AbstractMapping, reduction: str, scale: flo
     torch.testing.assert_close(again, tuple(2 * value for value in expected))
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_other_derivatives(reduction: str, smoothing: float) -> None:
+    """Second ones, forward mode, torch.func and batches of cotangents."""
+    mapping = Entmax(1.3, gamma=0.5)
+    hidden, weight, bias, target = problem(5)
+    target[2] = -100
+    options = {"reduction": reduction, "label_smoothing": smoothing}
+
+    def fused(hidden: torch.Tensor) -> torch.Tensor:
+        return linear_loss(mapping, hidden, weight, target, bias, **options)
+
+    def plain(hidden: torch.Tensor) -> torch.Tensor:
+        return fenchel_young_loss(mapping, hidden @ weight.T + bias, target, **options)
+
+    results = []
+    for loss in (fused, plain):
+        first = torch.autograd.grad(loss(hidden).sin().sum(), [hidden, weight], create_graph=True)
+        second = torch.autograd.grad(sum(g.pow(3).sum() for g in first), [hidden, weight, bias])
+        losses = loss(hidden).reshape(-1)
+        eye = torch.eye(len(losses), dtype=losses.dtype, device=DEVICE)
+        batched = torch.autograd.grad(losses, [hidden, weight], eye, is_grads_batched=True)
+        transformed = (
+            *torch.func.jvp(loss, (hidden,), (torch.ones_like(hidden),)),
+            torch.func.hessian(lambda x, loss=loss: loss(x).sum())(hidden),
+            torch.func.vmap(loss)(torch.stack([hidden, 2 * hidden])),
+        )
+        results.append([*second, *batched, *transformed])
+    torch.testing.assert_close(*results)
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 7, 100, None])
 def test_any_chunk_and_shape(chunk: int | None) -> None:
     inputs = problem(2, 5, scale=3.0)

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from .. import _checks
+from .._transforms import is_transformed
 from ..mappings import AbstractMapping
 from ..mappings._checks import check_linear, check_smoothing, check_target
 from ..mappings._protocols import HasClosure
@@ -58,7 +60,7 @@ def linear_fenchel_young_loss(
 
     Keeps the supports between forward and backward, and the scores of the last chunk. The host
     waits once per chunk, while the device computes the next one, to learn how wide supports are.
-    First derivatives only.
+    Second derivatives, forward mode and torch.func compute all scores.
 
     >>> import torch
     >>> from fenchel import Entmax
@@ -70,6 +72,11 @@ def linear_fenchel_young_loss(
     mapping = resolve(mapping)
     check_linear(mapping, hidden, weight, bias, chunk)
     check_smoothing(label_smoothing, mapping)
+    if is_transformed():
+        scores = functional.linear(hidden, weight, bias)
+        return mapping.loss(
+            scores, target, -1, reduction, ignore_index, label_smoothing=label_smoothing
+        )
     rows, classes = hidden.reshape(-1, hidden.shape[-1]), weight.shape[0]
     shape = (*hidden.shape[:-1], classes)
     if not check_target(target, shape, hidden.device, hidden.ndim - 1, ignore_index, "hidden"):
@@ -173,10 +180,13 @@ class LinearLoss(Function):
         return losses.to(plan.dtype)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, target, weights = ctx.saved_tensors
         rows = weights * grad.to(weights.dtype).reshape(-1, 1)
+        if torch.is_grad_enabled() or is_transformed() or is_legacy_batchedtensor(grad):
+            found = _differentiable(ctx.mapping, hidden, weight, bias, target, rows)
+            needed = zip(found, ctx.needs_input_grad, strict=False)
+            return (*(x if is_needed else None for x, is_needed in needed), None, None, None)
         # What can be launched before the host waits is.
         entries = Entries(ctx.chunks, rows) if ctx.chunks else None
         for chunk in ctx.chunks[-1:]:
@@ -193,3 +203,17 @@ class LinearLoss(Function):
         if entries is not None and any(chunk.narrow for chunk in ctx.chunks):
             total.gather(entries, hidden, weight)
         return (*total.results(hidden, weight, bias), None, None, None)
+
+
+def _differentiable(
+    mapping: AbstractMapping,
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    rows: Tensor,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The gradients in hidden, weight and bias, which can be differentiated again."""
+    y = mapping(functional.linear(hidden, weight, bias)).to(rows.dtype)
+    grad = ((y - torch.zeros_like(y).scatter(1, target, 1.0)) * rows).to(hidden.dtype)
+    return grad @ weight, grad.T @ hidden, None if bias is None else grad.sum(0)
