@@ -140,3 +140,14 @@ def test_the_parameters_of_a_regularizer_are_the_modules() -> None:
     y = module(torch.randn(2, 3, dtype=torch.float64))
     y[:, 0].sum().backward()
     assert module.get_parameter("omega.weight").grad is not None
+
+
+def test_a_computed_tensor_is_refused() -> None:
+    raw = nn.Parameter(torch.zeros(()))
+    with pytest.raises(ValueError, match="`alpha` must be no result of a computation"):
+        Mapping(Entmax(1 + torch.sigmoid(raw)))
+
+
+def test_a_loss_of_a_module_says_what_it_takes() -> None:
+    with pytest.raises(TypeError, match="a module of one: give its attribute `mapping`"):
+        fenchel.fenchel_young_loss(Mapping("entmax"), torch.zeros(1, 3), torch.tensor([0]))  # type: ignore[arg-type]

@@ -102,6 +102,7 @@ _LATER = {
     "sparsemap": "structures._sparsemap",
     "structured_loss": "losses._structured",
     "structures": "structures",
+    "testing": "testing",
 }
 """The packages that are imported when they are first used, and where names of theirs are."""
 

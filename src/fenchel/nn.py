@@ -48,6 +48,11 @@ class Mapping(nn.Module):
         self._tensors = tuple(name for name, value in values.items() if isinstance(value, Tensor))
         for name in self._tensors:
             value = values.pop(name)
+            if not value.is_leaf:
+                raise ValueError(
+                    f"`{name}` must be no result of a computation, which the module could not do "
+                    "again: give an nn.Parameter, and let `torch.nn.utils.parametrize` compute it."
+                )
             if isinstance(value, nn.Parameter):
                 self.register_parameter(name, value)
             else:

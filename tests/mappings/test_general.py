@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +14,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.checkpoint import checkpoint
 
 import fenchel
-from fenchel import General
+from fenchel import ConvergenceWarning, General
 from fenchel.mappings import _general
 from regularizers import FORMS, TARGET, exact, inputs, penalty, scores, weights
 
@@ -327,3 +329,31 @@ def test_steps_are_bounded() -> None:
     with torch.no_grad(), pytest.raises(fenchel.ConvergenceError, match="`max_iter` = 5"):
         General(kinked, max_iter=5)(scores() / 10)
     assert len(calls) <= 5 * 65
+
+
+ENDLESS = """
+import os, signal, threading, torch
+from fenchel import General
+weights = 1e-3 + 1e4 * torch.arange(6)
+mapping = General(lambda y: (y * y * weights).sum(-1), tol=1e-300, max_iter=10**9)
+threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    mapping(torch.randn(3, 6))
+except KeyboardInterrupt:
+    print("stopped")
+"""
+
+
+def test_ctrl_c_ends_a_solve() -> None:
+    code = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n{ENDLESS}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "stopped\n", done.stderr
+
+
+def test_a_warning_names_the_line_of_the_caller() -> None:
+    mapping = General(lambda y: (y**4).sum(-1), max_iter=2, on_failure="warn")
+    x = torch.tensor([1.0, 0.0])
+    for call in (mapping, mapping.max, torch.func.vmap(mapping, in_dims=0)):
+        with pytest.warns(ConvergenceWarning) as found:
+            call(x.unsqueeze(0))
+        assert found[0].filename == __file__

@@ -145,6 +145,10 @@ def test_thresholds() -> None:
         fenchel.Softmax().tau(scores)
     with pytest.raises(NotImplementedError, match="no threshold up to alpha = 1"):
         Entmax(1.0).tau(scores)
+    alphas = torch.tensor([[0.5], [1.0], [1.5], [2.0]])
+    tau = Entmax(alphas).tau(scores.float())
+    assert tau[:2].eq(-torch.inf).all()
+    torch.testing.assert_close(tau[3], fenchel.Sparsemax().tau(scores[3].float()))
 
 
 def test_get_by_name() -> None:

@@ -50,7 +50,7 @@ def fenchel_young_loss(
     Raises:
         TypeError, ValueError: for targets of the wrong kind, shape or value.
 
-    One pass over the scores forward and one backward. Softmax, sparsemax and entmax keep three
+    One pass over the scores forward and one backward. Softmax, sparsemax and entmax keep four
     numbers per row between them, the other mappings their solution.
 
     >>> import torch

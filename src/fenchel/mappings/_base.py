@@ -263,7 +263,8 @@ class AbstractMapping(abc.ABC):
         return value.to(self._result_type(scores))
 
     def tau(self, scores: Tensor, dim: int = -1) -> Tensor:
-        """The threshold of scores/γ along `dim`: what is below it gets zero.
+        """The threshold τ of scores/γ along `dim`: what is below it gets zero. For entmax it is
+        that of (α − 1) scores/γ, as in ŷ = [(α − 1) scores/γ − τ]₊^(1/(α−1)).
 
         Raises:
             NotImplementedError: for a mapping that has none.

@@ -25,10 +25,17 @@ NO_INDEX = -(2**63)
 
 def check_mapping(value: object, base: type) -> None:
     """A mapping, an object of their base class."""
-    if not isinstance(value, base):
-        raise TypeError(
-            f"`mapping` must be a mapping, such as `fenchel.Entmax(1.5)`; got {type_name(value)}."
+    if isinstance(value, base):
+        return
+    is_module = isinstance(getattr(value, "mapping", None), base)
+    raise TypeError(
+        "`mapping` must be a mapping, such as `fenchel.Entmax(1.5)`; got "
+        + (
+            "a module of one: give its attribute `mapping`."
+            if is_module
+            else type_name(value) + "."
         )
+    )
 
 
 def check_subset_size(k: float | Tensor, d: int) -> None:

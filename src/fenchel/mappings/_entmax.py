@@ -87,7 +87,10 @@ class Entmax(AbstractTsallis, HasParameter, HasThreshold):
             raise NotImplementedError("entmax has no threshold up to alpha = 1: nothing gets zero.")
         peak, at = y.max(-1, keepdim=True)
         epsilon = self.alpha - 1.0
-        return (epsilon * scores.gather(-1, at) - peak**epsilon).squeeze(-1)
+        tau = epsilon * scores.gather(-1, at) - peak**epsilon
+        if isinstance(self.alpha, Tensor):  # up to 1 nothing gets zero
+            tau = torch.where((epsilon > 0) | tau.isnan(), tau, -torch.inf)
+        return tau.squeeze(-1)
 
     def _tensor(self, y: Tensor) -> Tensor:
         return torch.as_tensor(self.alpha, dtype=y.dtype, device=y.device)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from functools import partial
+from threading import Event
 from typing import Any, ClassVar, final
 
 import torch
@@ -25,6 +26,7 @@ from ._descent import Status, minimize, unwrap
 from ._protocols import HasClosure
 
 ON_FAILURE = ("raise", "warn")
+_INSIDE = ("fenchel.", "torch.")
 NO_EXPORT = (
     "`General` cannot be exported, since its `omega` is a Python function: export a model with "
     "another mapping, or save its weights and build it again where they are loaded."
@@ -134,26 +136,42 @@ class General(AbstractMapping, HasClosure):
         # A new thread starts afresh: ∇Ω needs autograd, which the caller's state may forbid (inside
         # an operator, under a torch.func transform or saved-tensor hooks).
         stream = torch.cuda.current_stream(rows.device) if rows.is_cuda else None
+        stop = Event()
         with ThreadPoolExecutor(1) as thread:
-            y, status = thread.submit(self._minimize, rows, stream).result()
+            try:
+                y, status = thread.submit(self._minimize, rows, stream, stop).result()
+            except BaseException:  # Ctrl-C, among others
+                stop.set()
+                raise
+        self._report(status)
         return y.to(scores.dtype), status
 
-    def _minimize(self, rows: Tensor, stream: Any = None) -> tuple[Tensor, Status]:
+    def _minimize(
+        self, rows: Tensor, stream: Any = None, stop: Event | None = None
+    ) -> tuple[Tensor, Status]:
+        def slope(y: Tensor) -> Tensor:
+            if stop is not None and stop.is_set():
+                raise InterruptedError
+            return _implicit.slope(self.omega, y)
+
         with torch.cuda.stream(stream), torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
-            slope = partial(_implicit.slope, self.omega)
             y, status = minimize(slope, rows, self.tol, self.max_iter)
+        return y.detach(), status
+
+    def _report(self, status: Status) -> None:
+        """Raises or warns if rows did not converge."""
         converged = unwrap(status.converged)
         missed = int((~converged).sum())
-        if missed:
-            message = (
-                f"{missed} of {converged.numel()} rows did not converge in `max_iter` = "
-                f"{self.max_iter} steps: residual {unwrap(status.residual).max():.1e}; raise "
-                "`max_iter`, raise `tol`, or check that `omega` is smooth and strongly convex."
-            )
-            if self.on_failure == "raise":
-                raise ConvergenceError(message)
-            warnings.warn(message, ConvergenceWarning, stacklevel=2)
-        return y.detach(), status
+        if not missed:
+            return
+        message = (
+            f"{missed} of {converged.numel()} rows did not converge in `max_iter` = "
+            f"{self.max_iter} steps: residual {unwrap(status.residual).max():.1e}; raise "
+            "`max_iter`, raise `tol`, or check that `omega` is smooth and strongly convex."
+        )
+        if self.on_failure == "raise":
+            raise ConvergenceError(message)
+        warnings.warn(message, ConvergenceWarning, stacklevel=_outside())
 
     def kept_omega(self, y: Tensor, scores: Tensor) -> Tensor:
         return _implicit.values(self.omega, y.to(widest(y.device))).to(y.dtype)
@@ -224,8 +242,12 @@ class General(AbstractMapping, HasClosure):
         its scores, (..., 1)."""
         rows = rows.detach().to(widest(rows.device))
         # Under a transform Ω may be made of tensors that mean nothing outside of it.
-        solve = self._minimize if is_transformed() else self.solve_with_status
-        return solve(rows)[0], rows.amax(-1, keepdim=True).isfinite()
+        if is_transformed():
+            y, status = self._minimize(rows)
+            self._report(status)
+        else:
+            y, _ = self.solve_with_status(rows)
+        return y, rows.amax(-1, keepdim=True).isfinite()
 
     def _attached(
         self, rows: Tensor, solved: Tensor, finite: Tensor, steps: int
@@ -240,6 +262,15 @@ class General(AbstractMapping, HasClosure):
     def examples(cls) -> Iterator[AbstractMapping]:
         yield cls(_negative_gini)
         yield cls(_quartic, gamma=0.5)
+
+
+def _outside() -> int:
+    """How many frames above its caller the first one is that runs neither this package nor
+    PyTorch."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_INSIDE):
+        depth, frame = depth + 1, frame.f_back
+    return depth
 
 
 def _break_graph() -> None:
