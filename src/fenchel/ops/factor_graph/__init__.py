@@ -39,8 +39,8 @@ _PRODUCT = NativeFunction(
     "factor_graph_product",
     "scores: f64*, shifted: f64*, extra_scores: f64*, count: i64, groups: i64*, num_groups: i64, "
     "numbers: f64*, index: i64*, negated: bool*, variables: i64, num_copies: i64, "
-    "num_extras: i64, in_u: f64*, in_v: f64*, out_u: f64*, out_v: f64*, is_known: bool*, "
-    "threads: i32",
+    "num_extras: i64, directions: f64*, radii: f64*, num_radii: i64, straight: f64, in_u: f64*, "
+    "in_v: f64*, out_u: f64*, out_v: f64*, is_known: bool*, threads: i32",
 )
 
 
@@ -70,6 +70,17 @@ class Settings(NamedTuple):
     period: int
     first: int
     last: int
+
+
+class Probe(NamedTuple):
+    """Where a factor's projection has to be linear; `structures/relaxation/_jacobian.py` explains
+    it."""
+
+    directions: Tensor
+    """(E,) in float64"""
+    radii: Tensor
+    """(R,) in float64"""
+    straight: float
 
 
 def run_rounds(
@@ -111,6 +122,7 @@ def run_rounds(
 
 def product(
     graph: Graph,
+    probe: Probe,
     scores: Tensor,
     shifted: Tensor,
     extra_scores: Tensor,
@@ -121,6 +133,7 @@ def product(
 
     Args:
         graph: the factors.
+        probe: where the projections have to be linear.
         scores: (B, n) in float64, as are all.
         shifted, extra_scores: (B, E) and (B, m), those of the factors' last subproblems.
         u, v: the vectors, (B, n) and (B, m).
@@ -134,6 +147,7 @@ def product(
     _PRODUCT(
         *(scores.contiguous(), shifted.contiguous(), extra_scores.contiguous(), len(u)),
         *(graph.groups, len(graph.groups), graph.numbers, graph.index, graph.negated, *sizes),
+        *(probe.directions, probe.radii, len(probe.radii), probe.straight),
         *(u.contiguous(), v.contiguous(), out_u, out_v, is_known),
     )
     return (out_u, out_v) if is_known.all() else None

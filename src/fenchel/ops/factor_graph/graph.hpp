@@ -39,6 +39,13 @@ struct Graph {
   }
 };
 
+// Where projections are examined; structures/relaxation/_jacobian.py sets it.
+struct Probe {
+  const double *directions, *radii;  // (copies), (num_radii)
+  int64_t num_radii;
+  double straight;
+};
+
 // The factors of one instance at a time. A negated variable counts as one minus itself.
 class Factors {
  public:
@@ -60,13 +67,32 @@ class Factors {
   void project(const double* scores, const double* extra_scores, double* copies, double* extras) {
     std::copy_n(scores, graph_.copies, own_.begin());
     for_each([&](Factor& factor, const Group& group, int64_t e, int64_t k) {
-      const bool* negated = graph_.negated + e;
-      const bool any = std::find(negated, negated + group.parts, true) != negated + group.parts;
-      if (any) negate(own_.data() + e, group.parts, finite_, [&](int64_t i) { return negated[i]; });
-      const bool given = group.extras > 0;
-      factor.project(own_.data() + e, given ? extra_scores + k : nullptr, copies + e, given ? extras + k : nullptr);
-      for (int64_t i = 0; any && i < group.parts; ++i)
-        if (negated[i]) copies[e + i] = 1 - copies[e + i];
+      project_one(factor, group, e, k, extra_scores, copies, extras);
+    });
+  }
+
+  // The same at scores that are moved a little, to where each projection has the derivative of its smallest face.
+  void settle(const Probe& probe, const double* scores, const double* extra_scores, double* copies, double* extras) {
+    settled_.assign(scores, scores + graph_.copies);
+    for (auto* values : {&ahead_, &behind_}) values->resize(settled_.size());
+    for_each([&](Factor& factor, const Group& group, int64_t e, int64_t k) {
+      const auto project = [&](double radius, double* found) {
+        for (int64_t i = e; i < e + group.parts; ++i) own_[i] = settled_[i] + radius * probe.directions[i];
+        project_one(factor, group, e, k, extra_scores, found, extras);
+      };
+      bool bends = true;
+      for (int64_t r = 0; bends && r < probe.num_radii; ++r) {
+        const double radius = probe.radii[r];
+        project(0, copies);
+        project(-radius, behind_.data());
+        project(radius, ahead_.data());
+        bends = false;
+        for (int64_t i = e; i < e + group.parts; ++i) {
+          const double bend = copies[i] - (ahead_[i] + behind_[i]) / 2;
+          settled_[i] += bend;
+          bends |= std::fabs(bend) > probe.straight * radius;
+        }
+      }
     });
   }
 
@@ -88,6 +114,18 @@ class Factors {
   }
 
  private:
+  // The projection of `own_`.
+  void project_one(Factor& factor, const Group& group, int64_t e, int64_t k, const double* extra_scores, double* copies,
+                   double* extras) {
+    const bool* negated = graph_.negated + e;
+    const bool any = std::find(negated, negated + group.parts, true) != negated + group.parts;
+    if (any) negate(own_.data() + e, group.parts, finite_, [&](int64_t i) { return negated[i]; });
+    const bool given = group.extras > 0;
+    factor.project(own_.data() + e, given ? extra_scores + k : nullptr, copies + e, given ? extras + k : nullptr);
+    for (int64_t i = 0; any && i < group.parts; ++i)
+      if (negated[i]) copies[e + i] = 1 - copies[e + i];
+  }
+
   template <class F>
   void for_each(F f) {
     int64_t factor = 0, e = 0, k = 0;
@@ -99,7 +137,7 @@ class Factors {
 
   const Graph& graph_;
   std::vector<std::unique_ptr<Factor>> all_;
-  std::vector<double> own_, finite_;
+  std::vector<double> own_, finite_, settled_, ahead_, behind_;
 };
 
 // Calls work(solver, row) for all rows; each thread makes a solver of its own, and takes the next row when it is free.

@@ -13,7 +13,7 @@ double inner(const std::vector<double>& a, const std::vector<double>& b) {
 
 class Product {
  public:
-  explicit Product(const Graph& graph) : graph_(graph), factors_(graph) {
+  Product(const Graph& graph, const Probe& probe) : graph_(graph), probe_(probe), factors_(graph) {
     degree_.assign(static_cast<size_t>(graph.variables), 0.0);
     for (int64_t e = 0; e < graph.copies; ++e) ++degree_[graph.index[e]];
     for (auto* values : {&copies_, &seen_}) values->resize(static_cast<size_t>(graph.copies));
@@ -27,7 +27,7 @@ class Product {
              const double* in_v, double* out_u, double* out_v) {
     theta_ = theta;
     factors_.forget();
-    factors_.project(shifted, extra_scores, copies_.data(), extras_.data());
+    factors_.settle(probe_, shifted, extra_scores, copies_.data(), extras_.data());
     if (!factors_.have_jacobians()) return false;
     u_.assign(in_u, in_u + graph_.variables);
     if (graph_.extras) {
@@ -78,6 +78,7 @@ class Product {
   }
 
   const Graph& graph_;
+  const Probe& probe_;
   Factors factors_;
   const double* theta_ = nullptr;
   std::vector<double> degree_, copies_, seen_, extras_, u_, residual_, direction_, image_, solution_;
@@ -91,11 +92,12 @@ class Product {
 FENCHEL_API int fenchel_factor_graph_product(
     const double* scores, const double* shifted, const double* extra_scores, int64_t count, const int64_t* groups,
     int64_t num_groups, const double* numbers, const int64_t* index, const bool* negated, int64_t variables,
-    int64_t num_copies, int64_t num_extras, const double* in_u, const double* in_v, double* out_u, double* out_v,
-    bool* is_known, int threads) {
+    int64_t num_copies, int64_t num_extras, const double* directions, const double* radii, int64_t num_radii,
+    double straight, const double* in_u, const double* in_v, double* out_u, double* out_v, bool* is_known, int threads) {
   const fenchel::Graph graph{groups, num_groups, numbers, index, negated, variables, num_copies, num_extras};
+  const fenchel::Probe probe{directions, radii, num_radii, straight};
   return fenchel::parallel_instances(
-      count, threads, [&] { return fenchel::Product(graph); },
+      count, threads, [&] { return fenchel::Product(graph, probe); },
       [&](fenchel::Product& product, int64_t row) {
         const int64_t u = row * variables, v = row * num_extras;
         is_known[row] = product.solve(scores + u, shifted + row * num_copies, extra_scores + v, in_u + u, in_v + v,
@@ -104,4 +106,5 @@ FENCHEL_API int fenchel_factor_graph_product(
 }
 FENCHEL_SIGNATURE(factor_graph_product,
                   "scores, shifted, extra_scores, count, groups, num_groups, numbers, index, negated, variables, "
-                  "num_copies, num_extras, in_u, in_v, out_u, out_v, is_known, threads")
+                  "num_copies, num_extras, directions, radii, num_radii, straight, in_u, in_v, out_u, out_v, is_known, "
+                  "threads")
