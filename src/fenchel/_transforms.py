@@ -16,7 +16,11 @@ from torch._C import (
     _len_torch_dispatch_stack,
 )
 from torch._C._autograd import _profiler_enabled
-from torch._C._functorch import TransformType, get_interpreter_stack
+from torch._C._functorch import (
+    TransformType,
+    get_interpreter_stack,
+    is_legacy_batchedtensor,
+)
 from torch.autograd import Function, forward_ad
 
 F = TypeVar("F", bound=type[Function])
@@ -30,7 +34,7 @@ def is_transformed() -> bool:
 
 def has_tangent(value: Tensor) -> bool:
     """Whether a tensor is a dual number of forward-mode AD."""
-    if forward_ad._current_level < 0:
+    if forward_ad._current_level < 0 or is_legacy_batchedtensor(value):
         return False
     return forward_ad.unpack_dual(value).tangent is not None
 

@@ -59,3 +59,21 @@ def test_in_alpha_beside_scores() -> None:
 def test_structures(f: Callable[[Tensor], Tensor]) -> None:
     x = torch.randn(3, 2, dtype=torch.float64)
     torch.testing.assert_close(jacfwd(jacfwd(f))(x), jacrev(jacrev(f))(x))
+
+
+@pytest.mark.parametrize("strategy", ["forward-mode", "reverse-mode"])
+@pytest.mark.parametrize(
+    "f",
+    [
+        fenchel.entmax,
+        fenchel.Sparsemax().max,
+        lambda x: fenchel.marginals(fenchel.Sequence(3, 2), x),
+        lambda x: fenchel.sparsemap(fenchel.Sequence(3, 2), x / 5).marginals,
+        lambda x: fenchel.fenchel_young_loss("entmax", x, torch.tensor([0, 1, 1])),
+    ],
+    ids=["entmax", "max", "marginals", "sparsemap", "loss"],
+)
+def test_batches_of_tangents(f: Callable[[Tensor], Tensor], strategy: str) -> None:
+    x = torch.randn(3, 2, dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian
+    torch.testing.assert_close(jacobian(f, x, vectorize=True, strategy=strategy), jacobian(f, x))

@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import sys
+import threading
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -53,6 +54,17 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
 
 
 LIBRARY, STATUS = _load()
+_PYTHON = (ctypes.c_void_p * 3)(
+    *(
+        ctypes.cast(function, ctypes.c_void_p).value
+        for function in (
+            ctypes.pythonapi.PyEval_SaveThread,
+            ctypes.pythonapi.PyEval_RestoreThread,
+            ctypes.pythonapi.PyErr_CheckSignals,
+        )
+    )
+)
+"""The functions by which the library lets Python run the handlers of signals."""
 _OUT_OF_MEMORY = "the native library could not allocate its working memory."
 
 
@@ -146,6 +158,25 @@ class NativeFunction:
         if self._takes_threads:
             words.append(torch.get_num_threads())
         if (self._only or self._by_dtype[first.dtype])(*words):
+            raise MemoryError(_OUT_OF_MEMORY)
+
+
+class InterruptibleFunction(NativeFunction):
+    """A function during which Python runs the handlers of signals, if it is called in the main
+    thread. An exception of theirs ends it. Its last arguments are `python` and `threads`.
+    """
+
+    def __init__(self, name: str, arguments: str) -> None:
+        super().__init__(name, arguments)
+        if LIBRARY is None:
+            return
+        self._in_main = ctypes.PyDLL(LIBRARY._name, handle=LIBRARY._handle)[f"fenchel_{name}"]
+        self._in_main.argtypes = self._only.argtypes
+
+    def _run(self, first: Any, words: list) -> None:
+        in_main = LIBRARY is not None and threading.get_ident() == threading.main_thread().ident
+        words += (_PYTHON if in_main else None, torch.get_num_threads())
+        if (self._in_main if in_main else self._only)(*words):
             raise MemoryError(_OUT_OF_MEMORY)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -170,6 +170,12 @@ class Posterior:
             batch=numbers.shape,
         )
         return type(self)(part, self._solution.select(places))
+
+    def __iter__(self) -> Iterator[Self]:
+        batch = self._problem.batch
+        if not batch:
+            raise TypeError("a posterior without batch dimensions cannot be iterated over.")
+        return (self[k] for k in range(batch[0]))
 
     def to(
         self,

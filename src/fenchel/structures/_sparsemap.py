@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -119,8 +120,16 @@ def sparsemap(
         check_graph_options(method, regularize_extra)
     problem = structure.problem(scores, extra_scores, lengths, mask)
     if regularize_extra:
-        problem = problem.split_shared_scores()
+        problem = _with_extra(problem).split_shared_scores()
     return solve(problem, method, Limits(tol, max_iter), regularize_extra, start)
+
+
+def _with_extra(problem: Problem) -> Problem:
+    """The problem with zeros for extra scores that were not given, which may count in the norm."""
+    shape = getattr(problem.structure, "extra_shape", None)
+    if problem.extra_scores is not None or shape is None:
+        return problem
+    return replace(problem, extra_scores=problem.scores.new_zeros(1, *shape))
 
 
 def refuse_graph(structure: Any, method: str | None = None, start: Any = None) -> bool:
@@ -145,7 +154,9 @@ def solve(
     start: Posterior | None = None,
 ) -> Posterior:
     """The posterior of a checked problem: in closed form if there is one, else by a solver."""
-    projected = project(problem) if method is None and start is None else None
+    has_norm_of_extra = regularize and problem.extra_scores is not None
+    chosen = method is not None or start is not None or has_norm_of_extra
+    projected = None if chosen else project(problem)
     if projected is not None:
         return Posterior(problem, projected)
     if isinstance(problem, GraphProblem):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._native import NativeFunction
+from .._native import InterruptibleFunction, NativeFunction
 from .._operator import declare
 from .._structure import step
 from .derivative import Found, Given, Solver
@@ -25,9 +25,9 @@ _ARGUMENTS = (
     "start_width: i64, method: i64, regularize: i64, wants_face: i64, max_iter: i64, tol: f64, "
     "marginals: f64*, "
     "gaps: f64*, iterations: i64*, sizes: i64*, converged: bool*, solutions: void**, shape: i64*, "
-    "threads: i32"
+    "python: void**, threads: i32"
 )
-_SOLVE = {name: NativeFunction(f"sparsemap_{name}", _ARGUMENTS) for name in ORACLES}
+_SOLVE = {name: InterruptibleFunction(f"sparsemap_{name}", _ARGUMENTS) for name in ORACLES}
 _TAKE = NativeFunction(
     "sparsemap_take",
     "solutions: void*, width: i64, factor_width: i64, groups_width: i64, links_width: i64, "

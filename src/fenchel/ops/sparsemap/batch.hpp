@@ -23,6 +23,7 @@ struct Batch {
   double *marginals, *gaps;                  // (count, parts), (count)
   int64_t *iterations, *sizes;               // (count)
   bool* converged;                           // (count)
+  void* const* python;                       // for Interrupts
   int threads;
 };
 
@@ -75,8 +76,8 @@ bool start(Instance<Make>& instance, const int32_t* codes, const double* weights
 template <class Make>
 class BatchSolver {
  public:
-  BatchSolver(const Batch& batch, const Make& make)
-      : batch_(batch), instance_(make, batch.regularize), parts_(instance_.oracle().parts()),
+  BatchSolver(const Batch& batch, const Make& make, Interrupts& interrupts)
+      : batch_(batch), instance_(make, batch.regularize, &interrupts), parts_(instance_.oracle().parts()),
         positions_(instance_.oracle().positions()) {
     scores_.resize(padded<double>(parts_));
     place_.resize(padded<double>(parts_));
@@ -180,27 +181,31 @@ class BatchSolver {
   std::vector<double> iota_;
 };
 
-// `make` is an oracle_maker.
+// `make` is an oracle_maker. Nothing is written to `out` and `shape` if a handler of a signal raises.
 template <class Make>
 int solve_batch(const Batch& batch, Make make, Solutions** out, int64_t* shape) {
   int status = kOk;
+  Interrupts interrupts(batch.python);
   const int threads = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(batch.threads, batch.count)));
   try {
     auto solutions = std::make_unique<Solutions>();
     solutions->all.resize(static_cast<size_t>(batch.count));
-    std::atomic<int64_t> next{0};  // supports differ in size, so each takes one when it is free
+    std::atomic<int64_t> finished{0}, next{0};  // supports differ in size, so each takes one when it is free
 #pragma omp parallel for num_threads(threads) schedule(static, 1) if (threads > 1)
     for (int t = 0; t < threads; ++t) {
       try {
-        BatchSolver<Make> solver(batch, make);
+        BatchSolver<Make> solver(batch, make, interrupts);
         if (t == 0) solver.describe(*solutions);
-        for (int64_t row; (row = next++) < batch.count;) solver.solve(row, solutions->all[row]);
+        for (int64_t row; (row = next++) < batch.count; ++finished) solver.solve(row, solutions->all[row]);
+        if (t == 0) interrupts.wait_until([&] { return finished == batch.count; });
+      } catch (const Interrupted&) {
       } catch (const std::exception&) {  // only an allocation can fail
 #pragma omp atomic write
         status = kOutOfMemory;
+        interrupts.stop();
       }
     }
-    if (status != kOk) return status;
+    if (interrupts.stopped()) return status;
     shape[0] = batch.count ? *std::max_element(batch.sizes, batch.sizes + batch.count) : 0;
     shape[1] = solutions->positions;
     shape[2] = solutions->extras;

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
 
 from .._native import NativeFunction
-from .solution import Outcome, Support
+from .._operator import declare
+from .solution import Face, Outcome, Support
 
 _JACOBIAN = NativeFunction(
     "sparsemap_jacobian",
@@ -44,6 +46,11 @@ def jacobian(
     Returns:
         The product, in the same three pieces.
     """
+    if any(x is not None and is_legacy_batchedtensor(x) for x in (parts, extras, weights)):
+        # Tensors of torch.autograd's own vmap have no memory; the operator is called for each.
+        codes, part_rows, extra_rows, factor, *rest, face = support
+        given = factor, codes, part_rows, extra_rows, *rest, *(face or (None, None, None))
+        return _operator(*given, parts, extras, weights, *widths, with_weights)
     if support.parts.is_floating_point():
         from . import reference  # few programs need it
 
@@ -59,6 +66,44 @@ def jacobian(
         *(parts, extras, weights, *out, out_weights if with_weights else None),
     )
     return out[0], out[1], out_weights
+
+
+def _jacobian(
+    factor: Tensor,
+    codes: Tensor,
+    part_rows: Tensor,
+    extra_rows: Tensor,
+    sizes: Tensor,
+    has_face: Tensor,
+    at_once: Tensor | None,
+    groups: Tensor,
+    links: Tensor,
+    *rest: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    parts, extras, weights, n, m, with_weights = rest
+    face = None if at_once is None else Face(at_once, groups, links)
+    support = Support(codes, part_rows, extra_rows, factor, sizes, has_face, face)
+    return jacobian(support, parts, extras, weights, (n, m), with_weights)
+
+
+def _fake_jacobian(factor: Tensor, codes: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *_, n, m, _ = rest
+    count, width = codes.shape[:2]
+    return factor.new_empty(count, n), factor.new_empty(count, m), factor.new_empty(count, width)
+
+
+_operator = declare(
+    "sparsemap_jacobian(Tensor factor, Tensor codes, Tensor part_rows, Tensor extra_rows, "
+    "Tensor sizes, Tensor has_face, Tensor? at_once, Tensor? groups, Tensor? links, "
+    "Tensor? parts, Tensor? extras, Tensor? weights, int n, int m, bool with_weights)"
+    " -> (Tensor, Tensor, Tensor)",
+    fake=_fake_jacobian,
+    reference=_jacobian,
+    native=_jacobian,
+    triton=None,
+    rowwise=False,
+)
+"""`jacobian` of tensors alone."""
 
 
 class Given(NamedTuple):
@@ -128,14 +173,13 @@ class Found:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The Jacobian times a vector, as `ops.sparsemap.jacobian`."""
         along = jacobian(self.support, parts, extras, weights, widths, with_weights)
-        if self._spans is None or (parts is None and extras is None):
-            return along
         rows, vectors = self._rows, (parts, extras)
-        u, v = (None if x is None else x[rows] for x in vectors)
+        if self._spans is None or rows is None or (parts is None and extras is None):
+            return along
+        u, v = (None if x is None else x.index_select(0, rows) for x in vectors)
         own = jacobian(self._spans(), u, v, None, widths, False)[:2]
         if weights is not None:
             others = jacobian(self.support, None, None, weights, widths, False)
-            own = tuple(x + other[rows] for x, other in zip(own, others, strict=False))
-        for x, better in zip(along, own, strict=False):
-            x[rows] = better
-        return along
+            own = [x + y.index_select(0, rows) for x, y in zip(own, others, strict=False)]
+        better = [x.index_copy(0, rows, y) for x, y in zip(along, own, strict=False)]
+        return better[0], better[1], along[2]

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import torch
 from torch import Tensor
 
@@ -33,7 +35,7 @@ class _Hull:
         self._basis = scores.new_zeros(0, width)  # orthonormal
         self._extras_of = scores.new_zeros(0, len(extra_scores))  # what each direction has of these
         self._step = 1e-7 + 8 * (2 * gap) ** 0.5
-        self._generator = torch.Generator().manual_seed(seed)
+        self._random = Random(seed)  # torch's own is refused under vmap
         self.failed = 0
 
     def features(self, parts: Tensor, extras: Tensor) -> Tensor:
@@ -66,7 +68,7 @@ class _Hull:
         if not self.regularize:
             steps = steps + self._extras_of @ self.extra_scores
         self._point = origin + steps @ self._basis
-        direction = 2 * torch.rand(origin.shape, generator=self._generator, dtype=torch.float64) - 1
+        direction = origin.new_tensor([self._random.uniform(-1, 1) for _ in range(len(origin))])
         for _ in range(2):
             direction = direction - (self._basis @ direction) @ self._basis
         largest = direction.abs().max()

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "decomposition.hpp"
+#include "interrupts.hpp"
 #include "structure.hpp"
 #include "support.hpp"
 
@@ -36,8 +37,8 @@ class Instance {
   using Oracle = decltype(std::declval<Make>()(double()));
   using ExactOracle = decltype(std::declval<Make>()(Exact()));
 
-  Instance(const Make& make, bool regularize)
-      : make_(make), oracle_(make(double())), regularize_(regularize) {}
+  Instance(const Make& make, bool regularize, Interrupts* interrupts = nullptr)
+      : make_(make), oracle_(make(double())), interrupts_(interrupts), regularize_(regularize) {}
 
   Oracle& oracle() { return oracle_; }
 
@@ -260,6 +261,7 @@ class Instance {
 
   // `scores` are those of parts, and of extra parts if these are regularized, less the marginals, plus `shift`.
   double find_next(const double* scores, const double* shift) {
+    if (interrupts_) interrupts_->check();
     const bool again = oracle_has_extra_ && !regularize_;
     oracle_has_extra_ = true;
     double value;
@@ -294,6 +296,7 @@ class Instance {
   const Make& make_;
   Oracle oracle_;
   std::unique_ptr<ExactOracle> exact_;
+  Interrupts* interrupts_;
   bool regularize_, oracle_has_extra_ = false, is_exact_ = false;
   const double *scores_ = nullptr, *extra_scores_ = nullptr;
   const int64_t* lengths_ = nullptr;

@@ -18,11 +18,11 @@
       int64_t option, const int32_t* start_codes, const double* start_weights,                     \
       int64_t start_width, int64_t method, int64_t regularize, int64_t wants_face, int64_t max_iter, double tol, \
       double* marginals, double* gaps, int64_t* iterations, int64_t* sizes, bool* converged,       \
-      fenchel::Solutions** solutions, int64_t* shape, int threads) {                               \
+      fenchel::Solutions** solutions, int64_t* shape, void* const* python, int threads) {          \
     const fenchel::Batch batch{scores,        extra_scores, extra_step, lengths,    lengths_step,  \
                                count,         start_codes,  start_weights, start_width, method,    \
                                regularize,    wants_face,   max_iter,   tol,        marginals,  gaps, \
-                               iterations,    sizes,        converged,  threads};                  \
+                               iterations,    sizes,        converged,  python,     threads};      \
     return fenchel::solve_batch(batch, fenchel::oracle_maker<fenchel::Map>(n, m, option),          \
                                 solutions, shape);                                                 \
   }                                                                                                \
@@ -30,7 +30,7 @@
       sparsemap_##name,                                                                            \
       "scores, extra_scores, extra_step, lengths, lengths_step, count, n, m, option, "             \
       "start_codes, start_weights, start_width, method, regularize, wants_face, max_iter, tol, marginals, "    \
-      "gaps, iterations, sizes, converged, solutions, shape, threads")
+      "gaps, iterations, sizes, converged, solutions, shape, python, threads")
 
 FENCHEL_SPARSEMAP(sequence, SequenceMap)
 FENCHEL_SPARSEMAP(matching, MatchingMap)
