@@ -51,7 +51,8 @@ class Runs(structures.AbstractStructure):
         return members[(scores @ members.T).argmax(1)]
 
     def log_partition(self, scores: Tensor) -> Tensor:  # type: ignore[override]
-        return (scores @ self.members().to(scores).T).logsumexp(1)
+        parts = torch.where(self.members().bool(), scores.unsqueeze(1), 0.0)
+        return parts.sum(-1).logsumexp(1)
 
     @classmethod
     def examples(cls) -> Iterator[structures.AbstractStructure]:
@@ -74,6 +75,19 @@ def test_a_class_needs_only_its_best_structure_and_log_partition() -> None:
     assert torch.autograd.gradcheck(lambda x: marginals(Runs(5), x), scores)
     with torch.no_grad():
         assert not marginals(Runs(5), scores).requires_grad
+
+
+def test_transforms_of_the_marginals_of_a_class() -> None:
+    scores = torch.randn(2, 5, dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian(lambda x: marginals(Runs(5), x), scores)
+    for transform in (torch.func.jacfwd, torch.func.jacrev):
+        found = transform(lambda x: marginals(Runs(5), x))(scores)
+        torch.testing.assert_close(found, jacobian)
+    each = torch.func.vmap(lambda x: marginals(Runs(5), x))(scores)
+    torch.testing.assert_close(each, marginals(Runs(5), scores))
+    impossible = marginals(Runs(5), torch.tensor([[-torch.inf] * 5, [0.0] * 5]))
+    assert impossible[0].eq(0).all()
+    assert impossible[1].gt(0).all()
 
 
 def test_a_function_for_one_instance_or_for_all() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import _checks
 from .._registry import Registry
+from .._transforms import is_transformed
 from ..ops.sparsemap.solution import inner
 from ._checks import (
     check_batch,
@@ -109,16 +110,29 @@ class AbstractStructure(abc.ABC):
         inputs = [scores]
         if extra_scores is not None:
             inputs.append(extra_scores.expand(scores.shape[0], *extra_scores.shape[1:]))
-        watched = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
-        with torch.enable_grad():
-            # Aliases, since one may have been computed from the other.
-            inputs = [
-                x.view_as(x) if watched and x.requires_grad else x.detach().requires_grad_()
-                for x in inputs
-            ]
-            extra = inputs[1] if extra_scores is not None else None
-            values = self.log_partition(*self.arguments(inputs[0], extra, lengths))
-            u, *v = torch.autograd.grad(values.sum(), inputs, create_graph=watched)
+
+        def values(scores: Tensor, extra_scores: Tensor | None = None) -> Tensor:
+            return self.log_partition(*self.arguments(scores, extra_scores, lengths))
+
+        def total(*inputs: Tensor) -> tuple[Tensor, Tensor]:
+            found = values(*inputs)
+            return found.sum(), found
+
+        if is_transformed():
+            every = tuple(range(len(inputs)))
+            (u, *v), found = torch.func.grad(total, every, has_aux=True)(*inputs)
+        else:
+            watched = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+            with torch.enable_grad():
+                # Aliases, since one may have been computed from the other.
+                inputs = [
+                    x.view_as(x) if watched and x.requires_grad else x.detach().requires_grad_()
+                    for x in inputs
+                ]
+                found = values(*inputs)
+                u, *v = torch.autograd.grad(found.sum(), inputs, create_graph=watched)
+        exists = found.detach() != -torch.inf
+        u, *v = (_where(exists, x, torch.zeros_like(found)) for x in (u, *v))
         return u, v[0] if v else None
 
     def project(self, scores: Tensor, lengths: Tensor | None = None) -> Tensor:
