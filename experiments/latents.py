@@ -142,7 +142,7 @@ class Experiment:
         figures: what the table shows, from the figure's name to its heading.
         paper: what the paper says, by estimator.
         options: from an option's name to its default, and what --quick sets it to.
-        tuned: defaults for some estimators, found by a search.
+        tuned: defaults for some estimators, found by a search; not with --quick.
         variants: the options, besides the estimator, by which runs are always grouped; they are
             grouped by others, too, in which they differ.
         data: what the command line says of `--data`.
@@ -210,7 +210,7 @@ class Experiment:
     def _options(self, estimator: str, quick: bool, given: Mapping[str, Any]) -> dict[str, Any]:
         """What is given, and elsewhere the defaults for the estimator."""
         defaults = {name: pair[quick] for name, pair in self.options.items()}
-        defaults |= self.tuned.get(estimator, {})
+        defaults |= {} if quick else self.tuned.get(estimator, {})
         chosen = {name: value for name, value in given.items() if value is not None}
         return {**dict.fromkeys(given), **defaults, **chosen, "estimator": estimator}
 
@@ -315,7 +315,7 @@ class Experiment:
             kind: Any = command.whole if name in self.may_be_zero else KINDS[type(full)]
             tuned = {e: own[name] for e, own in self.tuned.items() if name in own}
             also = "".join(f", {e} {value}" for e, value in tuned.items())
-            one.add_argument(flag, type=kind, help=f"default: {full}, with --quick {quick}{also}")
+            one.add_argument(flag, type=kind, help=f"default: {full}{also}, with --quick {quick}")
         one = commands.add_parser("table", help="gather runs into a table and a picture")
         one.set_defaults(command=self.run_table)
         one.add_argument("run", type=Path, nargs="+", help="folders of runs")

@@ -26,8 +26,8 @@ EXPERIMENT = latents.Experiment(
     },
     options={
         "epochs": (200, 2),
-        "lr": (3e-4, 3e-4),
-        "entropy": (0.3, 0.3),
+        "lr": (3e-4, 1e-3),
+        "entropy": (0.3, 0.1),
         "batch": (64, 64),
         "candidates": (16, 16),
         "images": (50_000, 5000),

@@ -251,11 +251,12 @@ def test_estimators_train_side_by_side_as_in_turn(tmp_path: Path) -> None:
 
 def test_a_search_gives_estimators_their_own_defaults() -> None:
     tuned = dataclasses.replace(GAME, tuned={"gumbel": {"lr": 0.5}})
-    given = {"lr": None, "entropy": 0.3, "seed": 1, "minutes": None}
+    given = {"lr": None, "entropy": 0.2, "seed": 1, "minutes": None}
     assert tuned._options("gumbel", False, given)["lr"] == 0.5
     assert tuned._options("gumbel", False, {**given, "lr": 0.25})["lr"] == 0.25
     other = tuned._options("nvil", False, given)
-    assert (other["lr"], other["entropy"], other["minutes"]) == (1e-3, 0.3, None)
+    assert (other["lr"], other["entropy"], other["minutes"]) == (3e-4, 0.2, None)
+    assert tuned._options("gumbel", True, given)["lr"] == 1e-3
 
 
 def test_at_first_sparsemax_hears_many_symbols() -> None:
