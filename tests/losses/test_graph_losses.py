@@ -81,6 +81,16 @@ def test_an_extra_score_that_is_not_given_has_no_target() -> None:
     torch.testing.assert_close(found, structured_loss(made, scores, target, (extra, coupling)))
 
 
+def test_no_instance() -> None:
+    scores = torch.zeros(0, 3, 2, requires_grad=True)
+    extra = torch.zeros(0, 1, 2, 2)
+    loss = structured_loss(graph(), scores, torch.zeros(0, 3, 2), extra, reduction="sum")
+    loss.backward()
+    assert loss == 0
+    assert scores.grad is not None
+    assert scores.grad.shape == scores.shape
+
+
 def test_targets_that_are_no_structures_of_the_graph() -> None:
     scores, transitions, target = problem()
     extra = transitions.unsqueeze(1)

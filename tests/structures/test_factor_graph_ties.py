@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from local_polytope import LOGIC
 from test_factor_graph_native import python_rounds
 from torch import Tensor
 
@@ -37,7 +38,6 @@ from fenchel.structures import (
     XorOut,
 )
 
-LOGIC = (Xor, AtMostOne, Or, Imply, XorOut, OrOut, AndOut)
 STEP = 1e-3
 
 

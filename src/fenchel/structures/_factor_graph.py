@@ -48,7 +48,7 @@ class Group:
     def extra_target(self, y: Tensor, shape: tuple[int, ...]) -> Tensor:
         """What structures of the graph, zeros and ones (B, n), have of extra scores of that shape
         for one factor, (B F, *shape)."""
-        parts = y[:, self.index.flatten()].reshape(-1, *self.index.shape)
+        parts = y[:, self.index.flatten()].reshape(len(y), *self.index.shape)
         if self.negated is not None:
             parts = torch.where(self.negated.to(parts.device), 1 - parts, parts)
         parts = parts.flatten(0, 1)
@@ -191,7 +191,8 @@ class FactorGraph(AbstractStructure):
                     ) from None
                 own = piece.shape[piece.ndim - own_dims :]
                 layout.append((group.count, *own))
-                pieces.append(piece.expand(*batch, *own).reshape(len(base.scores), -1))
+                size = group.count * math.prod(own)
+                pieces.append(piece.expand(*batch, *own).reshape(len(base.scores), size))
         merged = torch.cat(pieces, -1).to(base.scores.dtype) if pieces else None
         as_tuple = isinstance(extra_scores, tuple)
         known = base.scores, merged, base.lengths, base.batch, base.dtype, base.form
@@ -259,7 +260,7 @@ class GraphProblem(Problem):
                 piece = piece.expand(*self.batch, *shape)  # as one extra score for all factors
             else:
                 check_extra_target(piece, self.batch, shape)
-            pieces.append(piece.reshape(len(y), -1).to(y.dtype))
+            pieces.append(piece.reshape(len(y), math.prod(shape)).to(y.dtype))
         return torch.cat(pieces, -1)
 
     def restore(self, u: Tensor, v: Tensor | None) -> tuple[Tensor, Any]:
